@@ -1,0 +1,49 @@
+"""The command line: parse, call, print. Commands import what they need when they run, so `--help` stays quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from hmlet.cli import data
+from hmlet.cli.console import app, report_error
+from hmlet.errors import HmletError
+
+app.add_typer(data.app, name="data")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status of one command: 0, 2 for a user's mistake (one line on standard error), 1 for a bug of ours."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = app(arguments, prog_name="hmlet", standalone_mode=False)
+    except HmletError as error:
+        report_error(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        report_error("interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`hmlet … | head`); keep Python from complaining again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        # Typer's own usage errors differ in class between versions; all of them can say what is wrong.
+        if not hasattr(error, "format_message"):
+            raise
+        report_error(f"{error.format_message()}: see `hmlet {' '.join(_command(arguments))} --help`".replace("  ", " "))
+        return 2
+    return status if isinstance(status, int) else 0
+
+
+def _command(arguments: list[str]) -> list[str]:
+    """The leading words of a command line that name the command: `data stats`, `train`."""
+    groups = {"data": 2}
+    words = [word for word in arguments if not word.startswith("-")]
+    return words[: groups.get(words[0], 1)] if words else []
+
+
+def run() -> None:
+    """The console script's entry."""
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""What every command shares: the app, one JSON object on standard output, tables, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+app = typer.Typer(
+    name="hmlet",
+    help="Graph collaborative filtering in which every node chooses between linear and non-linear propagation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
+
+
+def report_error(message: str) -> None:
+    """One line `error: …` on standard error."""
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+
+
+def print_json(value: Any) -> None:
+    """One JSON object; NaN is not JSON, so it is an error of ours rather than invalid output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_line(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """A remark beside the result: standard error, so that piped output stays clean."""
+    sys.stderr.write(text + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A plain aligned table: first column left, the rest right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(name), *(len(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)]
+    for row in [list(columns), ["-" * width for width in widths], *cells]:
+        padded = [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        print_line("  ".join(padded).rstrip())
+
+
+class Advance(Protocol):
+    """What long work calls: how far it is of how much, in which unit, and a few words beside the bar."""
+
+    def __call__(self, done: float, total: float | None = None, text: str = "") -> None: ...
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Advance]:
+    """A progress bar on standard error when that is a terminal, silence otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda done, total=None, text="": None
+        return
+    bar = _bar()
+    with bar:
+        task = bar.add_task(title, total=None, text="")
+
+        def advance(done: float, total: float | None = None, text: str = "") -> None:
+            bar.update(task, completed=done, total=total, text=text)
+
+        yield advance
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}"),
+        console=Console(stderr=True),
+    )

@@ -1,0 +1,61 @@
+"""The errors a user can meet. Each message names the value, the place and the fix; none of them is a bug of ours."""
+
+from __future__ import annotations
+
+
+class HmletError(Exception):
+    """A user's mistake or a fault of the environment: what happened, and what to do about it.
+
+    `message` says what is wrong and where; `hint` says what to try. The command line prints both on one
+    line as `error: …` and exits with `exit_code`; the service puts them into its one error shape.
+    """
+
+    code = "error"
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(HmletError):
+    """A recipe, an option or a combination of them that cannot be carried out."""
+
+    code = "config"
+
+
+class DataError(HmletError):
+    """An input file or a prepared directory that cannot be used as it is."""
+
+    code = "data"
+
+
+class RunError(HmletError):
+    """A run directory that is missing, damaged, locked or made by something else."""
+
+    code = "run"
+
+
+class MissingExtra(HmletError):
+    """A feature whose optional library is not installed."""
+
+    code = "missing-extra"
+
+    def __init__(self, feature: str, library: str, extra: str) -> None:
+        super().__init__(f"{feature} needs {library}, which is not installed", f"pip install 'hmlet[{extra}]'")
+
+
+class TrainingError(HmletError):
+    """A training that had to stop: a non-finite loss, or memory that ran out. The last good checkpoint survives."""
+
+    code = "training"
+
+
+class UnknownId(HmletError):
+    """A user or an item that the data set does not have."""
+
+    code = "unknown-id"
