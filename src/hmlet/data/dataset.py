@@ -1,0 +1,237 @@
+"""A data set ready for training: interactions, each in one part, and the prepared directory that holds them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hmlet.data.interactions import Interactions, Ints, Vocabulary
+from hmlet.errors import DataError
+
+PARTS = ("train", "valid", "test")
+FORMAT_VERSION = 1
+_FILES = ("interactions.parquet", "users.parquet", "items.parquet")
+
+
+@dataclass(frozen=True)
+class Csr:
+    """For each user a sorted run of items: items[indptr[u]:indptr[u + 1]]."""
+
+    indptr: npt.NDArray[np.int64]
+    items: Ints
+
+    def row(self, user: int) -> Ints:
+        return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        return np.diff(self.indptr)
+
+
+class Dataset:
+    """Interactions and the part (train, valid or test) of each, sorted by part, user and item.
+
+    The order makes every part one slice and every part's rows per user a CSR without a copy.
+    """
+
+    def __init__(self, name: str, interactions: Interactions, part: npt.NDArray[np.uint8], path: Path | None = None) -> None:
+        order = _canonical_order(interactions, part)
+        self.name = name
+        self.path = path
+        self.users = interactions.users
+        self.items = interactions.items
+        self.user: Ints = interactions.user[order]
+        self.item: Ints = interactions.item[order]
+        self.timestamp = None if interactions.timestamp is None else interactions.timestamp[order]
+        self.provenance = interactions.provenance
+        self._bounds = np.searchsorted(part[order], np.arange(len(PARTS) + 1, dtype=np.uint8))
+
+    @property
+    def n_users(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items)
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def slice(self, part: str) -> slice:
+        """Where a part's interactions lie in `user`, `item` and `timestamp`."""
+        if part not in PARTS:
+            raise DataError(f"there is no part {part!r}", f"use one of {', '.join(PARTS)}")
+        at = PARTS.index(part)
+        return slice(int(self._bounds[at]), int(self._bounds[at + 1]))
+
+    def count(self, part: str) -> int:
+        where = self.slice(part)
+        return where.stop - where.start
+
+    def csr(self, *parts: str) -> Csr:
+        """Each user's items in one part, or in several together."""
+        slices = [self.slice(part) for part in parts]
+        user = np.concatenate([self.user[where] for where in slices]) if len(slices) > 1 else self.user[slices[0]]
+        item = np.concatenate([self.item[where] for where in slices]) if len(slices) > 1 else self.item[slices[0]]
+        if len(slices) > 1:
+            order = np.argsort(user.astype(np.int64) * self.n_items + item, kind="stable")
+            user, item = user[order], item[order]
+        indptr = np.zeros(self.n_users + 1, dtype=np.int64)
+        np.cumsum(np.bincount(user, minlength=self.n_users), out=indptr[1:])
+        return Csr(indptr, item)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the ids of both sides and the sorted pairs of each part: equal for equal data, however it came."""
+        digest = hashlib.sha256(f"hmlet dataset {FORMAT_VERSION} {self.n_users} {self.n_items}".encode())
+        for vocabulary in (self.users, self.items):
+            digest.update(pa.compute.binary_join_element_wise(vocabulary.ids.cast(pa.string()), "", "\x00").buffers()[-1] or b"")
+        for part in PARTS:
+            where = self.slice(part)
+            digest.update(f"{part} {self.count(part)}".encode())
+            digest.update(np.ascontiguousarray(self.user[where], dtype="<i4").data)
+            digest.update(np.ascontiguousarray(self.item[where], dtype="<i4").data)
+        return digest.hexdigest()
+
+    def statistics(self) -> dict[str, Any]:
+        """The counts that `hmlet data stats` prints and the paper's table of data sets has."""
+        cells = self.n_users * self.n_items
+        return {
+            "name": self.name,
+            "users": self.n_users,
+            "items": self.n_items,
+            "interactions": len(self),
+            "density": len(self) / cells if cells else 0.0,
+            **{part: self.count(part) for part in PARTS},
+            "fingerprint": self.fingerprint,
+        }
+
+    def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
+        """Write the prepared directory under a temporary name and rename it: there is never half of one."""
+        path = Path(path)
+        if path.exists() and not (overwrite and (path / "dataset.json").is_file()):
+            raise DataError(f"{path} exists already", "choose another --out, or pass --force to replace a prepared directory")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror}", "choose a directory that you may write to") from error
+        try:
+            self._write(temporary)
+            if path.exists():
+                shutil.rmtree(path)
+            os.chmod(temporary, 0o755)
+            os.rename(temporary, path)
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror}", "free some space or choose another --out") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return path
+
+    def _write(self, directory: Path) -> None:
+        part = pa.DictionaryArray.from_arrays(
+            pa.array(np.repeat(np.arange(len(PARTS), dtype=np.int8), np.diff(self._bounds))), pa.array(PARTS)
+        )
+        columns: dict[str, Any] = {"user": self.user, "item": self.item, "split": part}
+        if self.timestamp is not None:
+            columns["timestamp"] = self.timestamp
+        pq.write_table(pa.table(columns), directory / "interactions.parquet", compression="zstd")
+        for vocabulary, name in ((self.users, "users.parquet"), (self.items, "items.parquet")):
+            table = {"index": pa.array(np.arange(len(vocabulary), dtype=np.int32)), "id": vocabulary.ids}
+            if vocabulary.names is not None:
+                table["name"] = vocabulary.names
+            pq.write_table(pa.table(table), directory / name, compression="zstd")
+        record = {
+            "format_version": FORMAT_VERSION,
+            **self.statistics(),
+            "provenance": self.provenance,
+            "checksums": {name: _sha256(directory / name) for name in _FILES},
+        }
+        (directory / "dataset.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path | str) -> Dataset:
+        """A prepared directory, checked: format version, checksums, ranges and the fingerprint."""
+        path = Path(path)
+        record = _read_record(path)
+        for name in _FILES:
+            if not (path / name).is_file():
+                raise DataError(f"{path / name} is missing", "prepare the data again")
+            if _sha256(path / name) != record["checksums"].get(name):
+                raise DataError(f"{path / name} is damaged (its checksum differs from dataset.json)", "prepare the data again")
+        table = pq.read_table(path / "interactions.parquet")
+        users, items = (_read_vocabulary(path / name, kind) for name, kind in (("users.parquet", "user"), ("items.parquet", "item")))
+        timestamp = table["timestamp"].to_numpy() if "timestamp" in table.column_names else None
+        interactions = Interactions(
+            table["user"].to_numpy().astype(np.int32, copy=False),
+            table["item"].to_numpy().astype(np.int32, copy=False),
+            users,
+            items,
+            timestamp,
+            record.get("provenance", {}),
+        )
+        dataset = cls(record["name"], interactions, _part_codes(table["split"], path), path)
+        if dataset.fingerprint != record["fingerprint"]:
+            raise DataError(f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again")
+        return dataset
+
+
+def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:
+    plain = column.cast(pa.string()).combine_chunks()
+    codes = pa.compute.index_in(plain, value_set=pa.array(PARTS))
+    if codes.null_count:
+        raise DataError(f"{path / 'interactions.parquet'} has a split other than {', '.join(PARTS)}", "prepare the data again")
+    result: npt.NDArray[np.uint8] = codes.to_numpy(zero_copy_only=False).astype(np.uint8)
+    return result
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise DataError(f"{path} does not exist", "name a prepared directory or a set that `hmlet data list` shows")
+    if not (path / "dataset.json").is_file():
+        raise DataError(f"{path} is not a prepared directory (it has no dataset.json)", "make one with `hmlet data prepare`")
+    try:
+        record: dict[str, Any] = json.loads((path / "dataset.json").read_text(encoding="utf-8"))
+        version = record["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path / 'dataset.json'} cannot be read ({error})", "prepare the data again") from error
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{path} has format version {version}, and this hmlet reads version {FORMAT_VERSION}",
+            "prepare the data again, or install the hmlet that wrote it",
+        )
+    return record
+
+
+def _read_vocabulary(path: Path, kind: str) -> Vocabulary:
+    table = pq.read_table(path).combine_chunks()
+    names = table["name"].combine_chunks() if "name" in table.column_names else None
+    return Vocabulary(kind, table["id"].combine_chunks(), names)
+
+
+def _canonical_order(interactions: Interactions, part: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    n_items, n_users = len(interactions.items), len(interactions.users)
+    key = (part.astype(np.int64) * n_users + interactions.user) * max(n_items, 1) + interactions.item
+    if len(key) and np.all(key[1:] > key[:-1]):
+        return np.arange(len(key))
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    assert not np.any(ordered[1:] == ordered[:-1]), "a pair stands twice in one part"
+    return order
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
