@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
@@ -97,7 +98,7 @@ class Dataset:
         """SHA-256 over the ids of both sides and the sorted pairs of each part: equal for equal data, however it came."""
         digest = hashlib.sha256(f"hmlet dataset {FORMAT_VERSION} {self.n_users} {self.n_items}".encode())
         for vocabulary in (self.users, self.items):
-            digest.update(pa.compute.binary_join_element_wise(vocabulary.ids.cast(pa.string()), "", "\x00").buffers()[-1] or b"")
+            digest.update("\0".join(map(str, vocabulary.ids.to_pylist())).encode())
         for part in PARTS:
             where = self.slice(part)
             digest.update(f"{part} {self.count(part)}".encode())
@@ -190,7 +191,7 @@ class Dataset:
 
 def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:
     plain = column.cast(pa.string()).combine_chunks()
-    codes = pa.compute.index_in(plain, value_set=pa.array(PARTS))
+    codes = pc.index_in(plain, value_set=pa.array(PARTS))
     if codes.null_count:
         raise DataError(f"{path / 'interactions.parquet'} has a split other than {', '.join(PARTS)}", "prepare the data again")
     result: npt.NDArray[np.uint8] = codes.to_numpy(zero_copy_only=False).astype(np.uint8)
