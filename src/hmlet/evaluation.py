@@ -1,0 +1,116 @@
+"""Full-ranking evaluation: factors and a split to a table of metrics, in blocks, on the factors' device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hmlet.data import Csr, Dataset
+from hmlet.errors import ConfigError
+from hmlet.metrics import METRICS, per_user
+from hmlet.ranking import NO_ITEM, Ranked, top_k
+
+MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
+BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}  # of scores held at once: cache-friendly, and small beside the GPU's memory
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Metrics of every user with a held-out item, and their means."""
+
+    split: str
+    mask: str
+    k: int
+    users: npt.NDArray[np.int64]  # indices, ascending
+    per_user: dict[str, npt.NDArray[np.float64]]
+    coverage: float  # share of the catalogue that is recommended to anyone
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The means over users, and coverage."""
+        means = {name: float(values.mean()) if len(values) else 0.0 for name, values in self.per_user.items()}
+        return {**means, "coverage": self.coverage}
+
+    def as_json(self) -> dict[str, Any]:
+        return {"split": self.split, "mask": self.mask, "k": self.k, "users": len(self.users), "metrics": self.metrics}
+
+
+def mask_parts(split: str, mask: str) -> tuple[str, ...]:
+    """The parts whose items a mask hides; hiding the part that is asked for would leave nothing to find."""
+    if mask not in MASKS:
+        raise ConfigError(f"there is no mask {mask!r}", f"use {' or '.join(MASKS)}")
+    if split not in ("valid", "test"):
+        raise ConfigError(f"there is no split {split!r} to evaluate on", "use valid or test")
+    if split in MASKS[mask]:
+        raise ConfigError(f"mask {mask!r} hides the {split} items that would have to be found", "use --mask train")
+    return MASKS[mask]
+
+
+def evaluate(factors: tuple[Tensor, Tensor], data: Dataset, split: str = "valid", mask: str = "train", k: int = 20) -> Evaluation:
+    """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out."""
+    if k < 1:
+        raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
+    users_UF, items_IF = factors
+    held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
+    users = np.flatnonzero(held_out.counts > 0)
+    relevant = Membership(held_out, data.n_items, items_IF.device)
+    collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
+    recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
+    for block, ranked in rank_blocks(users_UF, items_IF, users, k, seen):
+        users_B = torch.from_numpy(block).to(items_IF.device)
+        found = per_user(relevant(users_B, ranked.items_BK), relevant.counts[users_B], k)
+        for name, values in found.items():
+            collected[name].append(values)
+        recommended_I[ranked.items_BK] = True  # NO_ITEM is -1: the spare last place
+    arrays = {name: torch.cat(parts).cpu().numpy() if parts else np.empty(0) for name, parts in collected.items()}
+    covered = int(recommended_I[: data.n_items].sum())
+    return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
+
+
+def rank_blocks(
+    users_UF: Tensor,
+    items_IF: Tensor,
+    users: npt.NDArray[np.int64],
+    k: int,
+    seen: Csr | None,
+    allowed_I: Tensor | None = None,
+) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
+    """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES."""
+    device = items_IF.device
+    size = max(1, BLOCK_BYTES[device.type] // (4 * max(1, len(items_IF))))
+    for start in range(0, len(users), size):
+        block = users[start : start + size]
+        pairs = None if seen is None else _pairs(seen, block, device)
+        yield block, top_k(users_UF[torch.from_numpy(block).to(device)], items_IF, k, pairs, allowed_I)
+
+
+def _pairs(seen: Csr, block: npt.NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The (row in the block, item) pairs of a CSR's rows."""
+    counts = seen.indptr[block + 1] - seen.indptr[block]
+    rows = np.repeat(np.arange(len(block)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    items = seen.items[seen.indptr[block][rows] + within]
+    return torch.from_numpy(rows).to(device), torch.from_numpy(items.astype(np.int64)).to(device)
+
+
+class Membership:
+    """Which (user, item) pairs a CSR holds, answered for whole blocks by binary search on the device."""
+
+    def __init__(self, csr: Csr, n_items: int, device: torch.device) -> None:
+        owner = np.repeat(np.arange(len(csr.indptr) - 1, dtype=np.int64), csr.counts)
+        self.n_items = n_items
+        self.keys = torch.from_numpy(owner * n_items + csr.items).to(device)
+        self.counts = torch.from_numpy(csr.counts).to(device)
+
+    def __call__(self, users_B: Tensor, items_BK: Tensor) -> Tensor:
+        """Whether each item is one of its row's user: B × K, false for NO_ITEM."""
+        wanted_BK = users_B[:, None] * self.n_items + items_BK
+        place_BK = torch.searchsorted(self.keys, wanted_BK).clamp_max(len(self.keys) - 1)
+        held_BK: Tensor = (self.keys[place_BK] == wanted_BK) & (items_BK != NO_ITEM)
+        return held_BK

@@ -1,0 +1,87 @@
+"""The operator Â and its differentiable product; which implementation runs is decided by the device.
+
+Shapes: N nodes, D columns, E undirected edges (2 E entries).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hmlet.kernels import cpu, edge_hash
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """Â (+ a diagonal): y_n = scale_n Σ_m scale_m x_m over the neighbours m of n, + loop_n x_n."""
+
+    indptr: Tensor  # N + 1
+    neighbours: Tensor  # 2 E, of the same integer type as indptr
+    edges: Tensor  # 2 E: the undirected edge's number
+    weights: Tensor  # 2 E: scale_n scale_m
+    loop: Tensor | None = None  # N: the diagonal of a normalisation with self-loops
+
+    @classmethod
+    def build(
+        cls,
+        indptr: npt.NDArray[np.int64],
+        neighbours: npt.NDArray[np.int32],
+        edges: npt.NDArray[np.int32],
+        scale: npt.NDArray[np.float32],
+        device: torch.device | str = "cpu",
+        *,
+        self_loops: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> Operator:
+        """The operator of a graph's arrays on a device. `scale` is d^-1/2 (Graph.scale)."""
+        degree = np.diff(indptr)
+        small = len(neighbours) < 2**31
+        weights = np.repeat(scale, degree)
+        weights *= scale[neighbours]
+        return cls(
+            torch.from_numpy(indptr.astype(np.int32) if small else indptr).to(device),
+            torch.from_numpy(neighbours if small else neighbours.astype(np.int64)).to(device),
+            torch.from_numpy(edges).to(device),
+            torch.from_numpy(weights).to(device, dtype),
+            torch.from_numpy(scale * scale).to(device, dtype) if self_loops else None,
+        )
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    def drop(self, rate: float, key: int) -> Operator:
+        """The operator with each undirected edge left out with probability `rate`, the others scaled by 1 / (1 - rate)."""
+        if rate == 0.0:
+            return self
+        kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, key)).to(self.edges.device)
+        indptr, neighbours, weights = cpu.compact(self.indptr, self.neighbours, self.weights, kept[self.edges])
+        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate))
+
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        """Â x, differentiable in x."""
+        y_ND: Tensor = _SymmetricProduct.apply(x_ND, self)
+        return y_ND
+
+    def product(self, x_ND: Tensor) -> Tensor:
+        """Â x, without a gradient."""
+        y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND)
+        return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None], x_ND)
+
+
+class _SymmetricProduct(torch.autograd.Function):
+    """y = Â x with x̄ = Â ȳ, because Â is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, operator: Operator) -> Tensor:
+        ctx.operator = operator
+        return operator.product(x_ND)
+
+    @staticmethod
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.operator.product(grad_ND), None

@@ -1,0 +1,84 @@
+"""The gate: for each node, which of two embeddings goes on to the next layer (the paper's Algorithm 1).
+
+Legend: N nodes, D embedding size, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hmlet.models.base import Pass, dropout, glorot
+
+LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
+
+
+class Gate(nn.Module):
+    """g = STGS(MLP(eᴸ ‖ eᴺ), τ) and eᴳ = g · [eᴸ, eᴺ]; one gate a layer, shared by users and items.
+
+    The MLP is 2 D → hidden … → 2 with BatchNorm, dropout and ReLU between its dense layers.
+    """
+
+    def __init__(self, size: int, hidden: Sequence[int], rate: float, generator: torch.Generator) -> None:
+        super().__init__()
+        sizes = [2 * size, *hidden, 2]
+        self.rate = rate
+        self.dense = nn.ParameterList(glorot(a, b, generator) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(b)) for b in sizes[1:])
+        self.norm = nn.ModuleList(nn.BatchNorm1d(h) for h in hidden)
+
+    def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
+        """The chosen embeddings (N × D) and the probability of the non-linear branch behind each choice (N)."""
+        logits_N2 = self.logits(linear_ND, nonlinear_ND, how.dropout)
+        choice_N2 = gumbel_softmax(logits_N2, how.temperature, how.hard, how.noise)
+        probability_N = torch.softmax(logits_N2.detach(), dim=1)[:, NONLINEAR]
+        return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
+
+    def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation."""
+        size = linear_ND.shape[1]
+        hidden_NH = torch.addmm(linear_ND @ self.dense[0][:size] + self.bias[0], nonlinear_ND, self.dense[0][size:])
+        for weight, bias, norm in zip(self.dense[1:], self.bias[1:], self.norm, strict=True):
+            hidden_NH = torch.relu(dropout(norm(hidden_NH), self.rate, generator))
+            hidden_NH = torch.addmm(bias, hidden_NH, weight)
+        return hidden_NH.float()
+
+
+class RandomGate(nn.Module):
+    """A choice drawn once for each node and never trained: the ablation beside the learned gate."""
+
+    choice_N2: Tensor
+
+    def __init__(self, n_nodes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        drawn_N = torch.randint(0, 2, (n_nodes,), generator=generator)
+        self.register_buffer("choice_N2", nn.functional.one_hot(drawn_N, 2).float())
+
+    def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
+        return mix(self.choice_N2, linear_ND, nonlinear_ND), self.choice_N2[:, NONLINEAR]
+
+
+def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
+    """g · [eᴸ, eᴺ] for each node."""
+    choice_N2 = choice_N2.to(linear_ND.dtype)
+    return choice_N2[:, LINEAR, None] * linear_ND + choice_N2[:, NONLINEAR, None] * nonlinear_ND
+
+
+def gumbel_softmax(logits_N2: Tensor, temperature: float, hard: bool, generator: torch.Generator | None) -> Tensor:
+    """softmax((logits + Gumbel noise) / τ); `hard` is one-hot forward with the soft gradient (straight-through).
+
+    Without a generator there is no noise: `hard` is then the argmax, ties going to the linear branch.
+    """
+    if generator is not None:
+        uniform_N2 = torch.empty_like(logits_N2).uniform_(generator=generator)
+        # log of exactly 0 would be an infinite noise; the smallest normal number is rarer than float32 can draw.
+        logits_N2 = logits_N2 - torch.log(-torch.log(uniform_N2.clamp_min(torch.finfo(torch.float32).tiny)))
+    soft_N2 = torch.softmax(logits_N2 / temperature, dim=1)
+    if not hard:
+        return soft_N2
+    nonlinear_N = logits_N2[:, NONLINEAR] > logits_N2[:, LINEAR]
+    one_hot_N2 = torch.stack([~nonlinear_N, nonlinear_N], dim=1).to(soft_N2.dtype)
+    return one_hot_N2 - soft_N2.detach() + soft_N2 if soft_N2.requires_grad else one_hot_N2
+

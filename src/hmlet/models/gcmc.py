@@ -1,0 +1,32 @@
+"""GC-MC (van den Berg et al., KDD '18 workshop) for implicit feedback: one rating level, dot product as decoder.
+
+    H = ReLU(Â E W),  factor = H V
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hmlet.config import GCMCConfig
+from hmlet.models.base import Layers, Model, Pass, Product, dropout, glorot
+
+
+class GCMC(Model):
+    """One graph convolution with the symmetric normalisation of its paper, then one dense layer shared by both sides."""
+
+    def __init__(self, config: GCMCConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
+        super().__init__(n_users, n_items, config.embedding_size, generator)
+        self.config = config
+        size = config.embedding_size
+        self.convolution = glorot(size, size, generator)
+        self.dense = glorot(size, size, generator)
+
+    def propagate(self, product: Product, how: Pass) -> Layers:
+        messages_ND = dropout(product(self.embedding), self.config.hidden_dropout, how.dropout)
+        hidden_ND = torch.relu(messages_ND @ self.convolution)
+        return Layers([self.embedding, hidden_ND @ self.dense], {})
+
+    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
+        """The dense layer's output alone."""
+        return layers.embeddings_ND[-1] if rows_R is None else layers.embeddings_ND[-1][rows_R]

@@ -1,0 +1,74 @@
+"""HMLET: linear and non-linear propagation in parallel, and a gate a layer that chooses between them for each node.
+
+    eᴸ_{i+1} = Â eᴳ_i
+    eᴺ_{i+1} = φ(Â x),  x = e⁰ at the first gated layer (the bypassed stream), eᴳ_i after it
+    eᴳ_{i+1} = eᴸ, eᴺ or Gate(eᴸ, eᴺ), by the layer's gate type
+
+Â x has always been computed already: it is eᴸ_1 for x = e⁰ and the layer's own eᴸ for x = eᴳ_i. A pass costs K products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hmlet.config import HmletConfig
+from hmlet.models.base import Layers, Model, Pass, Product, concatenated
+from hmlet.models.gating import Gate, RandomGate
+
+
+class HMLET(Model):
+    """HMLET in any of its variants: All, Front, Middle and End are tables of gate types."""
+
+    def __init__(self, config: HmletConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
+        super().__init__(n_users, n_items, config.embedding_size, generator)
+        self.config = config
+        self.activation = _activation(config)
+        gated = [layer for layer, kind in enumerate(config.types, 1) if kind == "gated"]
+        self.gates = nn.ModuleDict({str(layer): self._gate(generator) for layer in gated})
+        self.first_nonlinear = next((layer for layer, kind in enumerate(config.types, 1) if kind != "linear"), 0)
+
+    def _gate(self, generator: torch.Generator) -> nn.Module:
+        config = self.config
+        if config.gate_choice == "random":
+            return RandomGate(self.n_users + self.n_items, generator)
+        return Gate(config.embedding_size, config.gate_hidden, config.gate_dropout, generator)
+
+    def propagate(self, product: Product, how: Pass) -> Layers:
+        chosen_ND: Tensor = self.embedding
+        layers, gates = [chosen_ND], {}
+        for layer, kind in enumerate(self.config.types, 1):
+            linear_ND = product(chosen_ND)
+            if layer == 1:
+                first_ND = linear_ND
+            if kind == "linear":
+                chosen_ND = linear_ND
+            else:
+                bypassed = self.config.nonlinear_input == "bypassed" and layer == self.first_nonlinear
+                nonlinear_ND = self.activation(first_ND if bypassed else linear_ND)
+                if kind == "non-linear":
+                    chosen_ND = nonlinear_ND
+                else:
+                    chosen_ND, gates[layer] = self.gates[str(layer)](linear_ND, nonlinear_ND, how)
+            layers.append(chosen_ND)
+        return Layers(layers, gates)
+
+    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
+        """The layers' mean, or all layers side by side with β = 1 / (K + 1) shared by both factors."""
+        if self.config.readout == "mean":
+            return super().readout(layers, rows_R)
+        return concatenated(layers, rows_R) / len(layers.embeddings_ND) ** 0.5
+
+
+def _activation(config: HmletConfig) -> Callable[[Tensor], Tensor]:
+    table: dict[str, Callable[[Tensor], Tensor]] = {
+        "elu": F.elu,
+        "leaky-relu": partial(F.leaky_relu, negative_slope=config.leaky_slope),
+        "relu": torch.relu,
+        "tanh": torch.tanh,
+    }
+    return table[config.activation]

@@ -1,0 +1,39 @@
+"""NGCF (Wang et al., SIGIR '19): messages from neighbours and from their product with the node itself.
+
+    E_{l+1} = LeakyReLU((Â + I) E_l W_1 + (Â E_l ⊙ E_l) W_2),  factor = E_0 ‖ normalised E_1 ‖ … ‖ normalised E_L
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hmlet.config import NGCFConfig
+from hmlet.models.base import Layers, Model, Pass, Product, concatenated, dropout, glorot
+
+
+class NGCF(Model):
+    """Each layer's output is dropped out and, for the factor, scaled to length one, as in its program."""
+
+    def __init__(self, config: NGCFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
+        super().__init__(n_users, n_items, config.embedding_size, generator)
+        self.config = config
+        size = config.embedding_size
+        self.sums = nn.ParameterList(glorot(size, size, generator) for _ in range(config.layers))
+        self.products = nn.ParameterList(glorot(size, size, generator) for _ in range(config.layers))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(2, size)) for _ in range(config.layers))
+
+    def propagate(self, product: Product, how: Pass) -> Layers:
+        hidden_ND: Tensor = self.embedding
+        layers = [hidden_ND]
+        for by_sum, by_product, bias in zip(self.sums, self.products, self.biases, strict=True):
+            near_ND = product(hidden_ND)
+            message_ND = (near_ND + hidden_ND) @ by_sum + bias[0] + (near_ND * hidden_ND) @ by_product + bias[1]
+            hidden_ND = F.leaky_relu(message_ND, self.config.leaky_slope)
+            hidden_ND = dropout(hidden_ND, self.config.message_dropout, how.dropout)
+            layers.append(F.normalize(hidden_ND, dim=1))
+        return Layers(layers, {})
+
+    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
+        return concatenated(layers, rows_R)

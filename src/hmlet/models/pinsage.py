@@ -1,0 +1,88 @@
+"""PinSage (Ying et al., KDD '18) on id embeddings: convolutions over neighbourhoods that random walks choose.
+
+    n_u = Σ_{v ∈ N(u)} α_uv ReLU(Q h_v + q),   h_u ← norm(ReLU(W [h_u ‖ n_u] + w)),   factor = G₂ ReLU(G₁ h + g)
+
+N(u) are the T nodes that short walks from u visit most often, and α_uv is v's share of those visits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hmlet.config import PinSageConfig
+from hmlet.graph import Graph
+from hmlet.models.base import Layers, Model, Pass, Product, glorot
+
+
+class PinSage(Model):
+    """Neighbourhoods are drawn once, when the model is made, and travel with its state."""
+
+    neighbours_NT: Tensor
+    importance_NT: Tensor
+
+    def __init__(self, config: PinSageConfig, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(graph.n_users, graph.n_items, config.embedding_size, generator)
+        self.config = config
+        size = config.embedding_size
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        neighbours_NT, importance_NT = neighbourhoods(graph, config, np.random.default_rng(seed))
+        self.register_buffer("neighbours_NT", torch.from_numpy(neighbours_NT))
+        self.register_buffer("importance_NT", torch.from_numpy(importance_NT))
+        self.near = nn.ParameterList(glorot(size, size, generator) for _ in range(config.layers))
+        self.near_bias = nn.ParameterList(nn.Parameter(torch.zeros(size)) for _ in range(config.layers))
+        self.join = nn.ParameterList(glorot(2 * size, size, generator) for _ in range(config.layers))
+        self.join_bias = nn.ParameterList(nn.Parameter(torch.zeros(size)) for _ in range(config.layers))
+        self.final = nn.ParameterList([glorot(size, size, generator), glorot(size, size, generator)])
+        self.final_bias = nn.Parameter(torch.zeros(size))
+
+    def propagate(self, product: Product, how: Pass) -> Layers:
+        hidden_ND: Tensor = self.embedding
+        for near, near_bias, join, join_bias in zip(self.near, self.near_bias, self.join, self.join_bias, strict=True):
+            message_ND = torch.relu(torch.addmm(near_bias, hidden_ND, near))
+            pooled_ND = F.embedding_bag(
+                self.neighbours_NT, message_ND, mode="sum", per_sample_weights=self.importance_NT.to(message_ND.dtype)
+            )
+            joined_ND = torch.relu(torch.addmm(join_bias, torch.cat([hidden_ND, pooled_ND], dim=1), join))
+            hidden_ND = F.normalize(joined_ND, dim=1)
+        factor_ND = torch.relu(torch.addmm(self.final_bias, hidden_ND, self.final[0])) @ self.final[1]
+        return Layers([self.embedding, factor_ND], {})
+
+    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
+        """The final dense layers' output alone."""
+        return layers.embeddings_ND[-1] if rows_R is None else layers.embeddings_ND[-1][rows_R]
+
+
+def neighbourhoods(
+    graph: Graph, config: PinSageConfig, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Each node's T most visited nodes and their shares of those visits: N × T each, unused places with weight 0.
+
+    All walks take a step together. A node without edges has no neighbourhood. Ties go to the smaller node.
+    """
+    n_nodes, top = graph.n_nodes, config.neighbours
+    start = np.repeat(np.flatnonzero(graph.degree > 0), config.walks)
+    at, visits = start, []
+    for _ in range(config.walk_length):
+        step = (rng.random(len(at)) * graph.degree[at]).astype(np.int64)
+        at = graph.neighbours[graph.indptr[at] + step].astype(np.int64)
+        visits.append(start * n_nodes + at)
+    pair, count = np.unique(np.concatenate(visits) if visits else np.empty(0, np.int64), return_counts=True)
+    origin, visited = pair // n_nodes, pair % n_nodes
+    pair_is_other = origin != visited
+    origin, visited, count = origin[pair_is_other], visited[pair_is_other], count[pair_is_other]
+    order = np.lexsort((visited, -count, origin))
+    origin, visited, count = origin[order], visited[order], count[order]
+    first = np.searchsorted(origin, np.arange(n_nodes + 1))
+    rank = np.arange(len(origin)) - first[origin]
+    kept = rank < top
+    neighbours_NT = np.zeros((n_nodes, top), dtype=np.int64)
+    importance_NT = np.zeros((n_nodes, top), dtype=np.float64)
+    neighbours_NT[origin[kept], rank[kept]] = visited[kept]
+    importance_NT[origin[kept], rank[kept]] = count[kept]
+    total_N1 = importance_NT.sum(axis=1, keepdims=True)
+    np.divide(importance_NT, total_N1, out=importance_NT, where=total_N1 > 0)
+    return neighbours_NT, importance_NT.astype(np.float32)

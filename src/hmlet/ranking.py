@@ -1,0 +1,81 @@
+"""Factors to top-k: the one ranking function of evaluation, export and serving.
+
+Scores are exact: float64 dot products of the stored float32 factors, ties going to the smaller item. The order
+therefore does not depend on how many users are ranked together, on the device or on its matrix library.
+
+Legend: B users ranked together, I items, F factor size, K results, C candidates.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NO_ITEM = -1  # fills a row that has fewer than K items left
+
+
+class Ranked(NamedTuple):
+    """Items in descending order of score; NO_ITEM with score -inf where nothing is left."""
+
+    items_BK: Tensor  # int64
+    scores_BK: Tensor  # float64
+
+
+def top_k(
+    users_BF: Tensor,
+    items_IF: Tensor,
+    k: int,
+    seen: tuple[Tensor, Tensor] | None = None,
+    allowed_I: Tensor | None = None,
+) -> Ranked:
+    """The k best items of each user, without the `seen` (row, item) pairs and the items that are not allowed.
+
+    A float32 matrix product proposes candidates and float64 decides among them. Where the bound on float32's error
+    leaves open whether a candidate was missed, the row is ranked in float64 altogether.
+    """
+    n_items = len(items_IF)
+    k = min(k, n_items)
+    scores_BI = users_BF @ items_IF.T
+    _exclude(scores_BI, seen, allowed_I)
+    candidates = min(n_items, 2 * k + 8)
+    rough_BC, items_BC = _largest(scores_BI, candidates)
+    ranked = _decide(users_BF, items_IF, rough_BC, items_BC, k)
+    if candidates == n_items:
+        return ranked
+    longest = items_IF.norm(dim=1).max() if n_items else items_IF.new_zeros(())
+    error_B = 4 * items_IF.shape[1] * torch.finfo(items_IF.dtype).eps * users_BF.norm(dim=1) * longest
+    missed_B = (rough_BC[:, -1] + error_B).double() >= ranked.scores_BK[:, -1]
+    missed_B &= rough_BC[:, -1] > -torch.inf
+    for row in missed_B.nonzero().flatten().tolist():
+        exact = _decide(users_BF[row : row + 1], items_IF, scores_BI[row : row + 1], None, k)
+        ranked.items_BK[row], ranked.scores_BK[row] = exact.items_BK[0], exact.scores_BK[0]
+    return ranked
+
+
+def _exclude(scores_BI: Tensor, seen: tuple[Tensor, Tensor] | None, allowed_I: Tensor | None) -> None:
+    if seen is not None:
+        scores_BI[seen] = -torch.inf
+    if allowed_I is not None:
+        scores_BI.masked_fill_(~allowed_I, -torch.inf)
+
+
+def _largest(scores_BI: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    values, indices = torch.topk(scores_BI, count, dim=1)
+    return values, indices
+
+
+def _decide(users_BF: Tensor, items_IF: Tensor, rough_BC: Tensor, items_BC: Tensor | None, k: int) -> Ranked:
+    """The k best of the candidates (all items when None) by float64 score, then by item."""
+    if items_BC is None:
+        exact_BC = (items_IF.double() * users_BF.double()).sum(dim=1)[None]
+        items_BC = torch.arange(len(items_IF), device=items_IF.device)[None]
+    else:
+        items_BC, order_BC = items_BC.sort(dim=1)
+        rough_BC = rough_BC.gather(1, order_BC)
+        exact_BC = (items_IF[items_BC].double() * users_BF.double()[:, None, :]).sum(dim=2)
+    exact_BC = exact_BC.masked_fill(rough_BC == -torch.inf, -torch.inf)
+    scores_BC, order_BC = exact_BC.sort(dim=1, descending=True, stable=True)
+    scores_BK, items_BK = scores_BC[:, :k].contiguous(), items_BC.gather(1, order_BC[:, :k])
+    return Ranked(items_BK.masked_fill(scores_BK == -torch.inf, NO_ITEM), scores_BK)
