@@ -1,0 +1,465 @@
+"""Readers: CSV, TSV, Parquet, JSON lines and adjacency text become interactions. The home of Polars.
+
+Ids keep their type: 64-bit integers stay integers, everything else is a string. In CSV and TSV, where nothing has a
+type, a column is integers if each of its values is one in plain spelling (`7`, not `007`). Indices follow the sorted
+ids (integers by value, strings by their UTF-8 bytes), so the order of the rows never matters.
+
+Timestamps: integers stay what they are; fractional numbers are seconds and become microseconds; ISO 8601 dates become
+microseconds since 1970, in UTC where they name no zone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from hmlet.data.adjacency import read_adjacency
+from hmlet.data.columns import FORMATS, Columns, format_of
+from hmlet.data.interactions import Interactions, Vocabulary, merge
+from hmlet.data.text import TextFile, check_delimited, line_of_row, open_text
+from hmlet.errors import DataError, MissingExtra
+
+if TYPE_CHECKING:
+    import polars as pl
+else:
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise MissingExtra("reading interaction files", "polars", "data") from error
+
+_PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
+_WHOLE_FLOAT = r"^-?[0-9]+\.0*$"
+_IDS = ("user", "item")
+_SEPARATORS = {"csv": ",", "tsv": "\t"}
+_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of one file or frame, still lazy and untouched, under the names of their roles."""
+
+    shown: str
+    rows: pl.LazyFrame
+    columns: dict[str, str]  # role -> the user's name for it
+    place: Callable[[int], str]  # where the n-th row stands, counting from 0: "line 3" or "row 2"
+    untyped: frozenset[str] = frozenset()  # the id roles whose text is an integer wherever it looks like one
+
+    def refuse_first(self, role: str, bad: pl.Expr, what: str, fix: str) -> None:
+        """Raise for the first row for which `bad` holds; `what` may speak of its {value}."""
+        found = self.rows.with_row_index("row number").filter(bad).select("row number", role).head(1).collect()
+        if found.height:
+            value = found[role][0]
+            shown = what.format(value=repr(value) if value is not None else "nothing")
+            raise DataError(
+                f"{self.shown}, {self.place(found['row number'][0])}, column {self.columns[role]!r}: {shown}", fix
+            )
+
+
+def read_files(
+    files: Sequence[Path],
+    columns: Columns,
+    format: str | None = None,
+    min_rating: float | None = None,
+    by_file: bool = False,
+) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
+    """The interactions of one or more files and, when asked `by_file`, the number of the file each stands in."""
+    frames, untyped, described = [], [], []
+    kinds: dict[str, str] = {}
+    for number, path in enumerate(files):
+        used = format or format_of(path)
+        with _opened(path, used, columns) as source:
+            frame, counts = _load(source, min_rating, kinds)
+        frames.append(frame.with_columns(pl.lit(number, pl.UInt8).alias("part")) if by_file else frame)
+        untyped.append(source.untyped)
+        described.append({"file": path.name, "format": used, **counts})
+    return _encode(frames, untyped, described)
+
+
+def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) -> Interactions:
+    """The interactions of a Polars or pandas frame or a pyarrow table."""
+    lazy = _as_polars(frame).lazy()
+    source = _typed_source("the frame", lazy, columns, lambda row: f"row {row}")
+    loaded, counts = _load(source, min_rating, {})
+    return _encode([loaded], [source.untyped], [{"file": None, "format": "frame", **counts}])[0]
+
+
+def read_names(path: Path, kind: str) -> dict[str, str]:
+    """The readable name of each id (as text) from a file of two columns, id and name."""
+    columns = Columns(user="id", item="name")
+    with _opened(path, format_of(path), columns) as source:
+        frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
+    if frame["user"].null_count() or frame["user"].is_duplicated().any():
+        raise DataError(f"{path} names a {kind} twice or leaves an id empty", "give each id one line")
+    return dict(zip(frame["user"].to_list(), frame["item"].to_list(), strict=True))
+
+
+@contextmanager
+def _opened(path: Path, format: str, columns: Columns) -> Iterator[Source]:
+    if format not in FORMATS:
+        raise DataError(f"there is no format {format!r}", f"use one of {', '.join(FORMATS)}")
+    with open_text(path) as text:
+        try:
+            if format in _SEPARATORS:
+                yield _delimited(text, _SEPARATORS[format], columns)
+            elif format == "jsonl":
+                yield _json_lines(text, columns)
+            elif format == "parquet":
+                yield _parquet(text, columns)
+            else:
+                yield _adjacency(text)
+        except _POLARS_ERRORS as error:
+            raise DataError(
+                f"{path} cannot be read as {format} ({_one_line(error)})", "check the file, or name its --format"
+            ) from error
+
+
+def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
+    layout = check_delimited(text, separator)
+    chosen = columns.resolve(layout.header, text.shown)
+    names = [str(number) for number in range(len(layout.header))]
+    rows = pl.scan_csv(
+        text.path,
+        separator=separator,
+        has_header=False,
+        skip_lines=layout.header_line,
+        schema=dict.fromkeys(names, pl.String),
+    )
+    rows = rows.select(pl.col(names[at]).alias(role) for role, at in chosen.items())
+    if layout.blank:
+        rows = rows.filter(~pl.all_horizontal(pl.col("user", "item").fill_null("") == ""))
+    source = Source(
+        text.shown,
+        rows,
+        {role: layout.header[at] for role, at in chosen.items()},
+        lambda row: f"line {line_of_row(text, separator, row)}",
+        untyped=frozenset(_IDS),
+    )
+    if layout.blank and rows.select(pl.len()).collect().item() < layout.rows:
+        # Polars shows a blank line and a row with two empty ids alike; the count says that there is one of the latter.
+        raise DataError(
+            f"{text.shown}, {_empty_pair(text, separator, chosen)}: user and item are empty",
+            "give the row its ids or remove it",
+        )
+    return source
+
+
+def _empty_pair(text: TextFile, separator: str, chosen: dict[str, int]) -> str:
+    import csv
+
+    with text.path.open(encoding="utf-8-sig", newline="") as file:
+        start = 1
+        reader = csv.reader(file, delimiter=separator)
+        for fields in reader:
+            if fields and not fields[chosen["user"]] and not fields[chosen["item"]]:
+                return f"line {start}"
+            start = reader.line_num + 1
+    return "one row"
+
+
+def _json_lines(text: TextFile, columns: Columns) -> Source:
+    for _ in text.blocks():  # the encoding and NUL check; the lines themselves are for the parser
+        pass
+    try:
+        schema = pl.scan_ndjson(text.path, infer_schema_length=None).collect_schema()
+    except _POLARS_ERRORS as error:
+        raise _explained(text, error) from error
+    chosen = columns.resolve(schema.names(), text.shown)
+    names = {role: schema.names()[at] for role, at in chosen.items()}
+    # Ids are read as text so that integers of any size keep their digits; what is not an id is found by the schema.
+    ids = {names[role]: pl.String for role in _IDS}
+    if any(not (schema[name].is_integer() or schema[name] == pl.String) for name in ids):
+        raise _explained(text, None, names)
+    wanted = {name: ids.get(name, schema[name]) for name in names.values()}
+    rows = pl.scan_ndjson(text.path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
+    integers = frozenset(role for role in _IDS if schema[names[role]].is_integer())
+    return Source(text.shown, rows, names, lambda row: f"line {_line_of_object(text, row)}", integers)
+
+
+def _line_of_object(text: TextFile, row: int) -> int:
+    with text.path.open("rb") as file:
+        numbers = (number for number, line in enumerate(file, 1) if line.strip())
+        return next(number for at, number in enumerate(numbers) if at == row)
+
+
+def _explained(text: TextFile, error: BaseException | None, names: dict[str, str] | None = None) -> DataError:
+    """What is wrong with the first bad line, found by reading line by line."""
+    with text.path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip() and (problem := _json_problem(line, names or {})):
+                return text.fault(number, *problem)
+    return DataError(f"{text.shown} is not JSON lines ({_one_line(error)})", "write one JSON object a line")
+
+
+def _json_problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        cut = "" if line.endswith("\n") else "; the file may end in the middle of this row"
+        return f"is not JSON ({error}){cut}", "write one JSON object a line"
+    except RecursionError:
+        return "is nested too deeply", "write one flat JSON object a line"
+    if not isinstance(value, dict):
+        return f"is a JSON {type(value).__name__}, not an object", 'write lines such as {"user": 1, "item": 2}'
+    for role in _IDS:
+        found = value.get(names[role]) if role in names else ""
+        if found is None:
+            return f"has no {names[role]!r}", "give every line its user and its item"
+        if isinstance(found, bool) or not isinstance(found, int | str):
+            return (
+                f"{names[role]!r} is {json.dumps(found)[:40]}, not a whole number or a string",
+                "write ids as integers or strings",
+            )
+    return None
+
+
+def _parquet(text: TextFile, columns: Columns) -> Source:
+    try:
+        pq.read_schema(text.path)  # refuses a damaged footer with an error where Polars may panic
+    except Exception as error:
+        raise DataError(
+            f"{text.shown} is not a readable Parquet file ({_one_line(error)})", "write or download it again"
+        ) from error
+    return _typed_source(text.shown, pl.scan_parquet(text.path, glob=False), columns, lambda row: f"row {row + 1}")
+
+
+def _typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, place: Callable[[int], str]) -> Source:
+    """Rows whose columns have types: each must suit its role."""
+    schema = rows.collect_schema()
+    names = {role: schema.names()[at] for role, at in columns.resolve(schema.names(), shown).items()}
+    for role, name in names.items():
+        _check_type(shown, role, name, schema[name])
+    rows = rows.select(pl.col(name).alias(role) for role, name in names.items())
+    wide = frozenset(role for role in _IDS if schema[names[role]] in (pl.UInt64, pl.Int128))
+    text = {role for role in _IDS if role in wide or not schema[names[role]].is_integer()}
+    rows = rows.with_columns(pl.col(role).cast(pl.String if role in text else pl.Int64) for role in _IDS)
+    return Source(shown, rows, names, place, wide)
+
+
+def _check_type(shown: str, role: str, name: str, dtype: Any) -> None:
+    text = dtype in (pl.String, pl.Categorical, pl.Enum)
+    suits = {
+        "user": text or dtype.is_integer(),
+        "item": text or dtype.is_integer(),
+        "rating": dtype == pl.String or dtype.is_numeric(),
+        "timestamp": dtype == pl.String or dtype.is_integer() or dtype.is_float() or dtype in (pl.Date, pl.Datetime),
+    }.get(role, text)
+    if not suits:
+        wants = {"rating": "a number", "timestamp": "a number or a date"}.get(
+            role, "text" if "name" in role else "an integer or a string"
+        )
+        hint = (
+            "cast it to an integer (missing values turn whole numbers into floats)"
+            if dtype.is_float()
+            else "choose or cast the column"
+        )
+        raise DataError(f"{shown}: column {name!r} has type {dtype}, and a {role.replace('_', ' ')} is {wants}", hint)
+
+
+def _adjacency(text: TextFile) -> Source:
+    pairs = read_adjacency(text)
+    rows = pl.DataFrame({"user": pairs.user, "item": pairs.item}).lazy()
+    return Source(text.shown, rows, {"user": "user", "item": "item"}, lambda row: f"pair {row + 1}")
+
+
+def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) -> tuple[pl.DataFrame, dict[str, int]]:
+    """The checked rows of one source that reach the threshold, and how many there were and fell below it."""
+    wanted = [pl.col("^(user|item|user_name|item_name)$")]
+    if "rating" in source.columns:
+        wanted.append(pl.col("rating").cast(pl.Float64, strict=False))
+    if "timestamp" in source.columns:
+        wanted.append(_timestamp(source, time_kinds))
+    frame = source.rows.select(wanted).collect(engine="streaming")
+    if frame.height == 0:
+        raise DataError(f"{source.shown} has no rows", "give a file with interactions")
+    for role in _IDS:
+        if frame[role].null_count() or (frame[role].dtype == pl.String and (frame[role] == "").any()):
+            source.refuse_first(
+                role,
+                pl.col(role).is_null() | (pl.col(role).cast(pl.String) == ""),
+                f"the {role} is empty",
+                "give the row an id or remove it",
+            )
+    rows, below = frame.height, 0
+    if "rating" in source.columns:
+        if not frame["rating"].is_finite().fill_null(False).all():
+            number = pl.col("rating").cast(pl.Float64, strict=False)
+            source.refuse_first(
+                "rating",
+                ~number.is_finite().fill_null(False),
+                "the rating {value} is not a finite number",
+                "correct or remove the row",
+            )
+        if min_rating is not None:
+            frame = frame.filter(pl.col("rating") >= min_rating)
+            below = rows - frame.height
+        frame = frame.drop("rating")
+    return frame, {"rows": rows, "below_min_rating": below}
+
+
+def _timestamp(source: Source, time_kinds: dict[str, str]) -> pl.Expr:
+    """The expression that makes the timestamp int64, of the one kind that fits every row of every file."""
+    kind = _time_kind(source)
+    for other, file in time_kinds.items():
+        if other != kind:
+            raise DataError(f"{source.shown} has {kind} as timestamps, and {file} has {other}", "write them in one way")
+    time_kinds[kind] = source.shown
+    return _TIME_KINDS[kind](pl.col("timestamp")).alias("timestamp")
+
+
+def _time_kind(source: Source) -> str:
+    for kind, convert in _TIME_KINDS.items():
+        dtype = source.rows.collect_schema()["timestamp"]
+        if dtype not in _TIME_TYPES[kind] and not (kind == "whole numbers" and dtype.is_integer()):
+            continue
+        if not source.rows.select(convert(pl.col("timestamp")).null_count()).collect(engine="streaming").item():
+            return kind
+    # No kind fits all rows: the first row says which kind is meant, and the first that breaks it is the fault.
+    first = source.rows.select("timestamp").head(1)
+    meant = next((kind for kind in _TIME_KINDS if _fits(first, kind)), "dates")
+    bad = _TIME_KINDS[meant](pl.col("timestamp")).is_null()
+    source.refuse_first(
+        "timestamp",
+        bad,
+        "the timestamp {value} is not one of " + meant + " like the first",
+        "use numbers or ISO 8601 dates",
+    )
+    raise AssertionError("a row that no kind of timestamp fits was not found")
+
+
+def _fits(rows: pl.LazyFrame, kind: str) -> bool:
+    try:
+        return not rows.select(_TIME_KINDS[kind](pl.col("timestamp")).null_count()).collect().item()
+    except pl.exceptions.PolarsError:
+        return False
+
+
+def _seconds(column: pl.Expr) -> pl.Expr:
+    seconds = column.cast(pl.Float64, strict=False)
+    fits = seconds.is_finite() & (seconds.abs() < 9.2e12)
+    return pl.when(fits).then((seconds * 1e6).round()).cast(pl.Int64)
+
+
+def _date(column: pl.Expr) -> pl.Expr:
+    """Microseconds since 1970 of dates, or of their ISO 8601 text with or without time and zone."""
+    text = column.str.replace(" ", "T").str.replace("Z$", "+00:00")
+    zoned = text.str.to_datetime(
+        "%Y-%m-%dT%H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False
+    ).dt.replace_time_zone(None)
+    local = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
+    day = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us"))
+    return pl.coalesce(zoned, local, day).cast(pl.Int64)
+
+
+_TIME_KINDS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
+    "whole numbers": lambda column: column.cast(pl.Int64, strict=False),
+    "seconds": _seconds,
+    "dates": lambda column: column.cast(pl.Datetime("us")).cast(pl.Int64),
+    "ISO dates": _date,
+}
+_TIME_TYPES: dict[str, tuple[Any, ...]] = {
+    "whole numbers": (pl.String,),
+    "seconds": (pl.String, pl.Float32, pl.Float64),
+    "dates": (pl.Date, pl.Datetime),
+    "ISO dates": (pl.String,),
+}
+
+
+def _encode(
+    frames: list[pl.DataFrame], untyped: list[frozenset[str]], described: list[dict[str, Any]]
+) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
+    """Ids become indices into their sorted vocabularies, and each pair stands once."""
+    for role in _IDS:
+        if {frame[role].dtype for frame in frames} != {pl.Int64}:
+            frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
+    frame = pl.concat(frames)
+    if frame.height == 0:
+        raise DataError("no row reaches the rating that --min-rating asks for", "lower it")
+    lookup = {}
+    for role in _IDS:
+        integers = all(role in roles or one[role].dtype == pl.Int64 for roles, one in zip(untyped, frames, strict=True))
+        lookup[role] = _sorted_ids(frame[role], role, described, integers)
+    columns = [name for name in ("part", "timestamp") if name in frame.columns]
+    indexed = frame.lazy().select("user", "item", *columns)
+    for role in _IDS:
+        indexed = indexed.join(lookup[role].lazy().select(role, f"{role} index"), on=role).drop(role)
+    arrays = {name: column.to_numpy() for name, column in indexed.collect(engine="streaming").to_dict().items()}
+    user, item, part, timestamp = merge(
+        arrays["user index"], arrays["item index"], arrays.get("part"), arrays.get("timestamp"), lookup["item"].height
+    )
+    rows, below = (sum(one[count] for one in described) for count in ("rows", "below_min_rating"))
+    provenance = {"files": described, "rows": rows, "below_min_rating": below, "duplicates": rows - below - len(user)}
+    users, items = (_vocabulary(role, lookup[role], frame) for role in _IDS)
+    return Interactions(user, item, users, items, timestamp, provenance), part
+
+
+def _sorted_ids(column: pl.Series, role: str, described: list[dict[str, Any]], integers: bool) -> pl.DataFrame:
+    """Each id as the column has it, its final value and its index, sorted by value."""
+    distinct = column.unique()
+    value = distinct
+    if distinct.dtype == pl.String:
+        file = described[0]["file"] or "the frame"
+        blank = distinct.str.strip_chars().str.len_bytes() == 0
+        if blank.any() or distinct.str.contains("\0", literal=True).any():
+            raise DataError(
+                f"{file} has a {role} id that is blank or has a NUL character", "give every row a readable id"
+            )
+        if integers and distinct.str.contains(_WHOLE_FLOAT).all():
+            raise DataError(
+                f"{file} has {role} ids such as {distinct.min()}, whole numbers written as floats",
+                "write them as integers (missing values turn whole numbers into floats)",
+            )
+        if integers and distinct.str.contains(_PLAIN_INTEGER).all():
+            value = distinct.cast(pl.Int64, strict=False)
+            value = distinct if value.null_count() else value
+    ids = pl.DataFrame({role: distinct, "value": value}).sort("value")
+    if ids.height >= 2**31:
+        raise DataError(f"there are {ids.height} distinct {role} ids", "hmlet's indices have 31 bits: split the data")
+    return ids.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias(f"{role} index"))
+
+
+def _vocabulary(role: str, ids: pl.DataFrame, frame: pl.DataFrame) -> Vocabulary:
+    names = None
+    if f"{role}_name" in frame.columns:
+        # One name an id, whatever the order of the rows: the least.
+        named = frame.lazy().group_by(role).agg(pl.col(f"{role}_name").cast(pl.String).min()).collect()
+        names = ids.join(named, on=role, how="left").sort(f"{role} index")[f"{role}_name"]
+    return Vocabulary(role, _plain_array(ids["value"]), None if names is None else _plain_array(names))
+
+
+def _plain_array(series: pl.Series) -> Any:
+    """A contiguous pyarrow array of int64 or string (Polars' own string layouts are newer than some readers)."""
+    import pyarrow as pa
+
+    array = pa.array(series.to_arrow())
+    return array.cast(pa.string()) if series.dtype == pl.String else array
+
+
+def _as_polars(frame: Any) -> pl.DataFrame:
+    if isinstance(frame, pl.LazyFrame):
+        return frame.collect()
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    module = type(frame).__module__.partition(".")[0]
+    if module == "pandas":
+        return pl.from_pandas(frame)
+    if module == "pyarrow":
+        converted: pl.DataFrame = pl.from_arrow(frame)
+        return converted
+    raise DataError(
+        f"cannot read interactions from a {type(frame).__name__}",
+        "give a Polars or pandas DataFrame or a pyarrow Table",
+    )
+
+
+def _one_line(error: BaseException | None) -> str:
+    """The first line of an error that is not ours, short enough for a message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:160]
