@@ -146,6 +146,7 @@ class Dataset:
             "items": self.n_items,
             "interactions": len(self),
             "density": len(self) / cells if cells else 0.0,
+            "sparsity_percent": 100 * (1 - len(self) / cells) if cells else 100.0,
             **{part: self.count(part) for part in PARTS},
             "fingerprint": self.fingerprint,
         }
@@ -153,10 +154,7 @@ class Dataset:
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the prepared directory under a temporary name and rename it: there is never half of one."""
         path = Path(path)
-        if path.exists() and not (overwrite and (path / "dataset.json").is_file()):
-            raise DataError(
-                f"{path} exists already", "choose another --out, or pass --force to replace a prepared directory"
-            )
+        check_target(path, overwrite=overwrite)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
@@ -232,6 +230,16 @@ class Dataset:
                 f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again"
             )
         return dataset
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse to write over anything but a prepared directory, and over that only when asked."""
+    if not path.exists():
+        return
+    if not (path / "dataset.json").is_file():
+        raise DataError(f"{path} exists and is not a prepared directory", "choose another --out")
+    if not overwrite:
+        raise DataError(f"{path} exists already", "choose another --out, or pass --force to replace it")
 
 
 def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from hmlet.data.columns import Columns
 from hmlet.data.dataset import PARTS, Dataset
 from hmlet.data.interactions import Interactions, Vocabulary
 from hmlet.data.splits import SplitRule, assign, k_core
-from hmlet.errors import ConfigError, DataError
+from hmlet.errors import ConfigError, DataError, MissingExtra
 
 DEFAULT_SPLIT = "ratio:0.8,0.1,0.1"
 
@@ -25,6 +26,10 @@ class Advance(Protocol):
     """What long work calls: how far it is, of how much, and a few words on what it does."""
 
     def __call__(self, done: float, total: float | None = None, text: str = "") -> None: ...
+
+
+def silent(done: float, total: float | None = None, text: str = "") -> None:
+    """Progress that nobody watches."""
 
 
 def prepare(
@@ -39,15 +44,13 @@ def prepare(
     name: str | None = None,
     user_names: Path | str | None = None,
     item_names: Path | str | None = None,
-    advance: Advance = lambda done, total=None, text="": None,
+    advance: Advance = silent,
 ) -> Dataset:
     """The data set made from interaction files.
 
-    With `split="files"` the files are the parts: train, valid and test, or train and test. Otherwise they are one table.
+    With `split="files"` the files are the parts: train, valid and test, or train and test. Otherwise they are one.
     A rating threshold drops rows before duplicates are merged: a pair stays if any of its rows reaches it.
     """
-    from hmlet.data.sources import read_files
-
     paths = [Path(file) for file in files]
     rule = _rule(split, core, seed, min_rating)
     if rule.kind == "files" and len(paths) not in (2, 3):
@@ -58,7 +61,7 @@ def prepare(
     if not paths:
         raise DataError("there is no file to read", "name at least one")
     advance(0, 4, "reading")
-    interactions, part = read_files(
+    interactions, part = _readers().read_files(
         paths, _guessing(columns, rule, min_rating), format, min_rating, by_file=rule.kind == "files"
     )
     if part is not None and len(paths) == 2:
@@ -88,12 +91,10 @@ def prepare_frame(
     name: str = "frame",
 ) -> Dataset:
     """The data set made from a Polars or pandas frame or a pyarrow table: see `Dataset.from_frame`."""
-    from hmlet.data.sources import read_frame
-
     rule = _rule(split, core, seed, min_rating)
     if rule.kind == "files":
         raise ConfigError("a frame cannot be split by files", "use ratio, temporal or leave-one-out")
-    interactions = read_frame(frame, _guessing(columns, rule, min_rating), min_rating)
+    interactions = _readers().read_frame(frame, _guessing(columns, rule, min_rating), min_rating)
     return _finish(interactions, None, rule, core, seed, name, {"min_rating": min_rating, "split": split})
 
 
@@ -102,6 +103,15 @@ def split_interactions(
 ) -> Dataset:
     """The data set made from interactions that are at hand already."""
     return _finish(interactions, None, SplitRule.parse(split), core, seed, name, {"split": split})
+
+
+def _readers() -> ModuleType:
+    """The module `sources`, imported when a file is read: a prepared directory needs no Polars."""
+    try:
+        from hmlet.data import sources
+    except ImportError as error:
+        raise MissingExtra("reading interaction files", "polars", "data") from error
+    return sources
 
 
 def _rule(split: str, core: int, seed: int, min_rating: float | None) -> SplitRule:
@@ -133,7 +143,7 @@ def _finish(
     seed: int,
     name: str,
     options: dict[str, Any],
-    advance: Advance = lambda done, total=None, text="": None,
+    advance: Advance = silent,
 ) -> Dataset:
     if part is not None:
         _refuse_overlap(interactions, part)
@@ -189,11 +199,9 @@ def _with_names(
 
 def _named(vocabulary: Vocabulary, path: Path | str | None) -> Vocabulary:
     """The vocabulary with the names that a file gives its ids; ids that the file leaves out have none."""
-    from hmlet.data.sources import read_names
-
     if path is None:
         return vocabulary
-    names = read_names(Path(path), vocabulary.kind)
+    names = _readers().read_names(Path(path), vocabulary.kind)
     return replace(
         vocabulary, names=pa.array([names.get(str(value)) for value in vocabulary.ids.to_pylist()], pa.string())
     )

@@ -1,4 +1,4 @@
-"""Readers: CSV, TSV, Parquet, JSON lines and adjacency text become interactions. The home of Polars.
+"""Readers: CSV, TSV, Parquet, JSON lines and adjacency text become interactions. With `formats`, the home of Polars.
 
 Ids keep their type: 64-bit integers stay integers, everything else is a string. In CSV and TSV, where nothing has a
 type, a column is integers if each of its values is one in plain spelling (`7`, not `007`). Indices follow the sorted
@@ -10,57 +10,22 @@ microseconds since 1970, in UTC where they name no zone.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
+import polars as pl
+import pyarrow as pa
 
-from hmlet.data.adjacency import read_adjacency
-from hmlet.data.columns import FORMATS, Columns, format_of
+from hmlet.data.columns import Columns, format_of
+from hmlet.data.formats import IDS, Source, open_source, typed_source
 from hmlet.data.interactions import Interactions, Vocabulary, merge
-from hmlet.data.text import TextFile, check_delimited, line_of_row, open_text
-from hmlet.errors import DataError, MissingExtra
-
-if TYPE_CHECKING:
-    import polars as pl
-else:
-    try:
-        import polars as pl
-    except ImportError as error:
-        raise MissingExtra("reading interaction files", "polars", "data") from error
+from hmlet.errors import DataError
 
 _PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _WHOLE_FLOAT = r"^-?[0-9]+\.0*$"
-_IDS = ("user", "item")
-_SEPARATORS = {"csv": ",", "tsv": "\t"}
-_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
-
-
-@dataclass(frozen=True)
-class Source:
-    """The rows of one file or frame, still lazy and untouched, under the names of their roles."""
-
-    shown: str
-    rows: pl.LazyFrame
-    columns: dict[str, str]  # role -> the user's name for it
-    place: Callable[[int], str]  # where the n-th row stands, counting from 0: "line 3" or "row 2"
-    untyped: frozenset[str] = frozenset()  # the id roles whose text is an integer wherever it looks like one
-
-    def refuse_first(self, role: str, bad: pl.Expr, what: str, fix: str) -> None:
-        """Raise for the first row for which `bad` holds; `what` may speak of its {value}."""
-        found = self.rows.with_row_index("row number").filter(bad).select("row number", role).head(1).collect()
-        if found.height:
-            value = found[role][0]
-            shown = what.format(value=repr(value) if value is not None else "nothing")
-            raise DataError(
-                f"{self.shown}, {self.place(found['row number'][0])}, column {self.columns[role]!r}: {shown}", fix
-            )
 
 
 def read_files(
@@ -75,7 +40,7 @@ def read_files(
     kinds: dict[str, str] = {}
     for number, path in enumerate(files):
         used = format or format_of(path)
-        with _opened(path, used, columns) as source:
+        with open_source(path, used, columns) as source:
             frame, counts = _load(source, min_rating, kinds)
         frames.append(frame.with_columns(pl.lit(number, pl.UInt8).alias("part")) if by_file else frame)
         untyped.append(source.untyped)
@@ -86,7 +51,7 @@ def read_files(
 def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) -> Interactions:
     """The interactions of a Polars or pandas frame or a pyarrow table."""
     lazy = _as_polars(frame).lazy()
-    source = _typed_source("the frame", lazy, columns, lambda row: f"row {row}")
+    source = typed_source("the frame", lazy, columns, lambda row: f"row {row}")
     loaded, counts = _load(source, min_rating, {})
     return _encode([loaded], [source.untyped], [{"file": None, "format": "frame", **counts}])[0]
 
@@ -94,179 +59,11 @@ def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) ->
 def read_names(path: Path, kind: str) -> dict[str, str]:
     """The readable name of each id (as text) from a file of two columns, id and name."""
     columns = Columns(user="id", item="name")
-    with _opened(path, format_of(path), columns) as source:
+    with open_source(path, format_of(path), columns) as source:
         frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
     if frame["user"].null_count() or frame["user"].is_duplicated().any():
         raise DataError(f"{path} names a {kind} twice or leaves an id empty", "give each id one line")
     return dict(zip(frame["user"].to_list(), frame["item"].to_list(), strict=True))
-
-
-@contextmanager
-def _opened(path: Path, format: str, columns: Columns) -> Iterator[Source]:
-    if format not in FORMATS:
-        raise DataError(f"there is no format {format!r}", f"use one of {', '.join(FORMATS)}")
-    with open_text(path) as text:
-        try:
-            if format in _SEPARATORS:
-                yield _delimited(text, _SEPARATORS[format], columns)
-            elif format == "jsonl":
-                yield _json_lines(text, columns)
-            elif format == "parquet":
-                yield _parquet(text, columns)
-            else:
-                yield _adjacency(text)
-        except _POLARS_ERRORS as error:
-            raise DataError(
-                f"{path} cannot be read as {format} ({_one_line(error)})", "check the file, or name its --format"
-            ) from error
-
-
-def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
-    layout = check_delimited(text, separator)
-    chosen = columns.resolve(layout.header, text.shown)
-    names = [str(number) for number in range(len(layout.header))]
-    rows = pl.scan_csv(
-        text.path,
-        separator=separator,
-        has_header=False,
-        skip_lines=layout.header_line,
-        schema=dict.fromkeys(names, pl.String),
-    )
-    rows = rows.select(pl.col(names[at]).alias(role) for role, at in chosen.items())
-    if layout.blank:
-        rows = rows.filter(~pl.all_horizontal(pl.col("user", "item").fill_null("") == ""))
-    source = Source(
-        text.shown,
-        rows,
-        {role: layout.header[at] for role, at in chosen.items()},
-        lambda row: f"line {line_of_row(text, separator, row)}",
-        untyped=frozenset(_IDS),
-    )
-    if layout.blank and rows.select(pl.len()).collect().item() < layout.rows:
-        # Polars shows a blank line and a row with two empty ids alike; the count says that there is one of the latter.
-        raise DataError(
-            f"{text.shown}, {_empty_pair(text, separator, chosen)}: user and item are empty",
-            "give the row its ids or remove it",
-        )
-    return source
-
-
-def _empty_pair(text: TextFile, separator: str, chosen: dict[str, int]) -> str:
-    import csv
-
-    with text.path.open(encoding="utf-8-sig", newline="") as file:
-        start = 1
-        reader = csv.reader(file, delimiter=separator)
-        for fields in reader:
-            if fields and not fields[chosen["user"]] and not fields[chosen["item"]]:
-                return f"line {start}"
-            start = reader.line_num + 1
-    return "one row"
-
-
-def _json_lines(text: TextFile, columns: Columns) -> Source:
-    for _ in text.blocks():  # the encoding and NUL check; the lines themselves are for the parser
-        pass
-    try:
-        schema = pl.scan_ndjson(text.path, infer_schema_length=None).collect_schema()
-    except _POLARS_ERRORS as error:
-        raise _explained(text, error) from error
-    chosen = columns.resolve(schema.names(), text.shown)
-    names = {role: schema.names()[at] for role, at in chosen.items()}
-    # Ids are read as text so that integers of any size keep their digits; what is not an id is found by the schema.
-    ids = {names[role]: pl.String for role in _IDS}
-    if any(not (schema[name].is_integer() or schema[name] == pl.String) for name in ids):
-        raise _explained(text, None, names)
-    wanted = {name: ids.get(name, schema[name]) for name in names.values()}
-    rows = pl.scan_ndjson(text.path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
-    integers = frozenset(role for role in _IDS if schema[names[role]].is_integer())
-    return Source(text.shown, rows, names, lambda row: f"line {_line_of_object(text, row)}", integers)
-
-
-def _line_of_object(text: TextFile, row: int) -> int:
-    with text.path.open("rb") as file:
-        numbers = (number for number, line in enumerate(file, 1) if line.strip())
-        return next(number for at, number in enumerate(numbers) if at == row)
-
-
-def _explained(text: TextFile, error: BaseException | None, names: dict[str, str] | None = None) -> DataError:
-    """What is wrong with the first bad line, found by reading line by line."""
-    with text.path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip() and (problem := _json_problem(line, names or {})):
-                return text.fault(number, *problem)
-    return DataError(f"{text.shown} is not JSON lines ({_one_line(error)})", "write one JSON object a line")
-
-
-def _json_problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        cut = "" if line.endswith("\n") else "; the file may end in the middle of this row"
-        return f"is not JSON ({error}){cut}", "write one JSON object a line"
-    except RecursionError:
-        return "is nested too deeply", "write one flat JSON object a line"
-    if not isinstance(value, dict):
-        return f"is a JSON {type(value).__name__}, not an object", 'write lines such as {"user": 1, "item": 2}'
-    for role in _IDS:
-        found = value.get(names[role]) if role in names else ""
-        if found is None:
-            return f"has no {names[role]!r}", "give every line its user and its item"
-        if isinstance(found, bool) or not isinstance(found, int | str):
-            return (
-                f"{names[role]!r} is {json.dumps(found)[:40]}, not a whole number or a string",
-                "write ids as integers or strings",
-            )
-    return None
-
-
-def _parquet(text: TextFile, columns: Columns) -> Source:
-    try:
-        pq.read_schema(text.path)  # refuses a damaged footer with an error where Polars may panic
-    except Exception as error:
-        raise DataError(
-            f"{text.shown} is not a readable Parquet file ({_one_line(error)})", "write or download it again"
-        ) from error
-    return _typed_source(text.shown, pl.scan_parquet(text.path, glob=False), columns, lambda row: f"row {row + 1}")
-
-
-def _typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, place: Callable[[int], str]) -> Source:
-    """Rows whose columns have types: each must suit its role."""
-    schema = rows.collect_schema()
-    names = {role: schema.names()[at] for role, at in columns.resolve(schema.names(), shown).items()}
-    for role, name in names.items():
-        _check_type(shown, role, name, schema[name])
-    rows = rows.select(pl.col(name).alias(role) for role, name in names.items())
-    wide = frozenset(role for role in _IDS if schema[names[role]] in (pl.UInt64, pl.Int128))
-    text = {role for role in _IDS if role in wide or not schema[names[role]].is_integer()}
-    rows = rows.with_columns(pl.col(role).cast(pl.String if role in text else pl.Int64) for role in _IDS)
-    return Source(shown, rows, names, place, wide)
-
-
-def _check_type(shown: str, role: str, name: str, dtype: Any) -> None:
-    text = dtype in (pl.String, pl.Categorical, pl.Enum)
-    suits = {
-        "user": text or dtype.is_integer(),
-        "item": text or dtype.is_integer(),
-        "rating": dtype == pl.String or dtype.is_numeric(),
-        "timestamp": dtype == pl.String or dtype.is_integer() or dtype.is_float() or dtype in (pl.Date, pl.Datetime),
-    }.get(role, text)
-    if not suits:
-        wants = {"rating": "a number", "timestamp": "a number or a date"}.get(
-            role, "text" if "name" in role else "an integer or a string"
-        )
-        hint = (
-            "cast it to an integer (missing values turn whole numbers into floats)"
-            if dtype.is_float()
-            else "choose or cast the column"
-        )
-        raise DataError(f"{shown}: column {name!r} has type {dtype}, and a {role.replace('_', ' ')} is {wants}", hint)
-
-
-def _adjacency(text: TextFile) -> Source:
-    pairs = read_adjacency(text)
-    rows = pl.DataFrame({"user": pairs.user, "item": pairs.item}).lazy()
-    return Source(text.shown, rows, {"user": "user", "item": "item"}, lambda row: f"pair {row + 1}")
 
 
 def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) -> tuple[pl.DataFrame, dict[str, int]]:
@@ -279,7 +76,7 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
     frame = source.rows.select(wanted).collect(engine="streaming")
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
-    for role in _IDS:
+    for role in IDS:
         if frame[role].null_count() or (frame[role].dtype == pl.String and (frame[role] == "").any()):
             source.refuse_first(
                 role,
@@ -376,19 +173,19 @@ def _encode(
     frames: list[pl.DataFrame], untyped: list[frozenset[str]], described: list[dict[str, Any]]
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """Ids become indices into their sorted vocabularies, and each pair stands once."""
-    for role in _IDS:
+    for role in IDS:
         if {frame[role].dtype for frame in frames} != {pl.Int64}:
             frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
     frame = pl.concat(frames)
     if frame.height == 0:
         raise DataError("no row reaches the rating that --min-rating asks for", "lower it")
     lookup = {}
-    for role in _IDS:
+    for role in IDS:
         integers = all(role in roles or one[role].dtype == pl.Int64 for roles, one in zip(untyped, frames, strict=True))
         lookup[role] = _sorted_ids(frame[role], role, described, integers)
     columns = [name for name in ("part", "timestamp") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
-    for role in _IDS:
+    for role in IDS:
         indexed = indexed.join(lookup[role].lazy().select(role, f"{role} index"), on=role).drop(role)
     arrays = {name: column.to_numpy() for name, column in indexed.collect(engine="streaming").to_dict().items()}
     user, item, part, timestamp = merge(
@@ -396,7 +193,7 @@ def _encode(
     )
     rows, below = (sum(one[count] for one in described) for count in ("rows", "below_min_rating"))
     provenance = {"files": described, "rows": rows, "below_min_rating": below, "duplicates": rows - below - len(user)}
-    users, items = (_vocabulary(role, lookup[role], frame) for role in _IDS)
+    users, items = (_vocabulary(role, lookup[role], frame) for role in IDS)
     return Interactions(user, item, users, items, timestamp, provenance), part
 
 
@@ -436,8 +233,6 @@ def _vocabulary(role: str, ids: pl.DataFrame, frame: pl.DataFrame) -> Vocabulary
 
 def _plain_array(series: pl.Series) -> Any:
     """A contiguous pyarrow array of int64 or string (Polars' own string layouts are newer than some readers)."""
-    import pyarrow as pa
-
     array = pa.array(series.to_arrow())
     return array.cast(pa.string()) if series.dtype == pl.String else array
 
@@ -457,9 +252,3 @@ def _as_polars(frame: Any) -> pl.DataFrame:
         f"cannot read interactions from a {type(frame).__name__}",
         "give a Polars or pandas DataFrame or a pyarrow Table",
     )
-
-
-def _one_line(error: BaseException | None) -> str:
-    """The first line of an error that is not ours, short enough for a message."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:160]

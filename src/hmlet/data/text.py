@@ -97,7 +97,7 @@ class TextFile:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextFile]:
-    """The file ready to read; gzip and zstd (known by their first bytes) are unpacked into a temporary file meanwhile."""
+    """The file ready to read; gzip and zstd (known by their first bytes) lie unpacked in a temporary file meanwhile."""
     shown = str(path)
     start = _first_bytes(path)
     packing = next((name for name, magic in _MAGIC.items() if start.startswith(magic)), None)
