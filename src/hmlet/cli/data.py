@@ -33,7 +33,7 @@ def list_sets(as_json: Json = False) -> None:
     """
     from hmlet.data import catalog
 
-    sets = [
+    sets: list[dict[str, Any]] = [
         {
             "name": named.name,
             "about": named.about,
@@ -47,15 +47,18 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         print_json({"sets": sets})
         return
-    rows = [
-        (s["name"], *(f"{s[key]:,}" for key in ("users", "items", "interactions")), _yes(s["at_hand"]), s["about"])
-        for s in sets
-    ]
-    print_table(("name", "users", "items", "interactions", "at hand", "about"), rows)
-
-
-def _yes(value: object) -> str:
-    return "yes" if value else "no"
+    width = max(len(named["name"]) for named in sets) + 2
+    print_table(
+        ("name".ljust(width) + "about", "users", "items", "interactions", "at hand"),
+        [
+            (
+                named["name"].ljust(width) + named["about"],
+                *(f"{named[key]:,}" for key in ("users", "items", "interactions")),
+                "yes" if named["at_hand"] else "no",
+            )
+            for named in sets
+        ],
+    )
 
 
 @app.command("fetch")

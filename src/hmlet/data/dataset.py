@@ -164,10 +164,8 @@ class Dataset:
             ) from error
         try:
             self._write(temporary)
-            if path.exists():
-                shutil.rmtree(path)
             os.chmod(temporary, 0o755)
-            os.rename(temporary, path)
+            _put_in_place(temporary, path)
         except OSError as error:
             raise DataError(
                 f"cannot write {path}: {error.strerror}", "free some space or choose another --out"
@@ -222,7 +220,7 @@ class Dataset:
             users,
             items,
             timestamp,
-            record.get("provenance", {}),
+            record["provenance"],
         )
         dataset = cls(record["name"], interactions, _part_codes(table["split"], path), path)
         if dataset.fingerprint != record["fingerprint"]:
@@ -230,6 +228,21 @@ class Dataset:
                 f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again"
             )
         return dataset
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    """Rename a finished directory to its name. What stood there is moved aside first, and comes back on failure."""
+    aside = temporary.with_name(temporary.name + ".old")
+    replaces = path.exists()
+    if replaces:
+        path.rename(aside)
+    try:
+        temporary.rename(path)
+    except OSError:
+        if replaces:
+            aside.rename(path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:
@@ -263,6 +276,8 @@ def _read_record(path: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads((path / "dataset.json").read_text(encoding="utf-8"))
         version = record["format_version"]
+        if version == FORMAT_VERSION:
+            _check_record(record)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path / 'dataset.json'} cannot be read ({error})", "prepare the data again") from error
     if version != FORMAT_VERSION:
@@ -271,6 +286,12 @@ def _read_record(path: Path) -> dict[str, Any]:
             "prepare the data again, or install the hmlet that wrote it",
         )
     return record
+
+
+def _check_record(record: dict[str, Any]) -> None:
+    for key, kind in (("name", str), ("fingerprint", str), ("checksums", dict), ("provenance", dict)):
+        if not isinstance(record[key], kind):
+            raise TypeError(f"{key} is not a {kind.__name__}")
 
 
 def _read_vocabulary(path: Path, kind: str) -> Vocabulary:

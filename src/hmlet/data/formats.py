@@ -32,16 +32,14 @@ class Source:
     columns: dict[str, str]  # role -> the user's name for it
     place: Callable[[int], str]  # where the n-th row stands, counting from 0: "line 3" or "row 2"
     untyped: frozenset[str] = frozenset()  # the id roles whose text is an integer wherever it looks like one
+    expected: int | None = None  # how many rows there are, where this is known beforehand
 
-    def refuse_first(self, role: str, bad: pl.Expr, what: str, fix: str) -> None:
-        """Raise for the first row for which `bad` holds; `what` may speak of its {value}."""
+    def first_fault(self, role: str, bad: pl.Expr, what: str, fix: str) -> DataError:
+        """The error for the first row for which `bad` holds; `what` may speak of its {value}."""
         found = self.rows.with_row_index("row number").filter(bad).select("row number", role).head(1).collect()
-        if found.height:
-            value = found[role][0]
-            shown = what.format(value=repr(value) if value is not None else "nothing")
-            raise DataError(
-                f"{self.shown}, {self.place(found['row number'][0])}, column {self.columns[role]!r}: {shown}", fix
-            )
+        number, value = found.row(0)
+        shown = what.format(value=repr(value) if value is not None else "(empty)")
+        return DataError(f"{self.shown}, {self.place(number)}, column {self.columns[role]!r}: {shown}", fix)
 
 
 @contextmanager
@@ -60,9 +58,7 @@ def open_source(path: Path, format: str, columns: Columns) -> Iterator[Source]:
             else:
                 yield _adjacency(text)
         except _POLARS_ERRORS as error:
-            raise DataError(
-                f"{path} cannot be read as {format} ({_one_line(error)})", "check the file, or name its --format"
-            ) from error
+            raise _explained(text, format, error) from error
 
 
 def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
@@ -73,7 +69,7 @@ def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
         text.path,
         separator=separator,
         has_header=False,
-        skip_lines=layout.header_line,
+        skip_lines=layout.lines_before,
         schema=dict.fromkeys(names, pl.String),
     )
     rows = rows.select(pl.col(names[at]).alias(role) for role, at in chosen.items())
@@ -85,6 +81,7 @@ def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
         {role: layout.header[at] for role, at in chosen.items()},
         lambda row: f"line {line_of_row(text, separator, row)}",
         untyped=frozenset(IDS),
+        expected=layout.rows,
     )
     if layout.blank and rows.select(pl.len()).collect().item() < layout.rows:
         # Polars shows a blank line and a row with two empty ids alike; the count says that there is one of the latter.
@@ -109,16 +106,13 @@ def _empty_pair(text: TextFile, separator: str, chosen: dict[str, int]) -> str:
 def _json_lines(text: TextFile, columns: Columns) -> Source:
     for _ in text.blocks():  # the encoding and NUL check; the lines themselves are for the parser
         pass
-    try:
-        schema = pl.scan_ndjson(text.path, infer_schema_length=None).collect_schema()
-    except _POLARS_ERRORS as error:
-        raise _explained(text, error) from error
+    schema = pl.scan_ndjson(text.path, infer_schema_length=None).collect_schema()
     chosen = columns.resolve(schema.names(), text.shown)
     names = {role: schema.names()[at] for role, at in chosen.items()}
     # Ids are read as text so that integers of any size keep their digits; what is not an id is found by the schema.
     ids = {names[role]: pl.String for role in IDS}
     if any(not (schema[name].is_integer() or schema[name] == pl.String) for name in ids):
-        raise _explained(text, None, names)
+        raise _explained(text, "jsonl", None, names)
     wanted = {name: ids.get(name, schema[name]) for name in names.values()}
     rows = pl.scan_ndjson(text.path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
     integers = frozenset(role for role in IDS if schema[names[role]].is_integer())
@@ -131,13 +125,18 @@ def _line_of_object(text: TextFile, row: int) -> int:
         return next(number for at, number in enumerate(numbers) if at == row)
 
 
-def _explained(text: TextFile, error: BaseException | None, names: dict[str, str] | None = None) -> DataError:
-    """What is wrong with the first bad line, found by reading line by line."""
-    with text.path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip() and (problem := _json_problem(line, names or {})):
-                return text.fault(number, *problem)
-    return DataError(f"{text.shown} is not JSON lines ({_one_line(error)})", "write one JSON object a line")
+def _explained(
+    text: TextFile, format: str, error: BaseException | None, names: dict[str, str] | None = None
+) -> DataError:
+    """What is wrong with a file that could not be read; in JSON lines, with the first bad line, found one by one."""
+    if format == "jsonl":
+        with text.path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip() and (problem := _json_problem(line, names or {})):
+                    return text.fault(number, *problem)
+    return DataError(
+        f"{text.shown} cannot be read as {format} ({_one_line(error)})", "check the file, or name its --format"
+    )
 
 
 def _json_problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:

@@ -62,7 +62,7 @@ def read_names(path: Path, kind: str) -> dict[str, str]:
     with open_source(path, format_of(path), columns) as source:
         frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
     if frame["user"].null_count() or frame["user"].is_duplicated().any():
-        raise DataError(f"{path} names a {kind} twice or leaves an id empty", "give each id one line")
+        raise DataError(f"{path} names the same {kind} twice or leaves an id empty", "give each id one line")
     return dict(zip(frame["user"].to_list(), frame["item"].to_list(), strict=True))
 
 
@@ -74,11 +74,15 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
     if "timestamp" in source.columns:
         wanted.append(_timestamp(source, time_kinds))
     frame = source.rows.select(wanted).collect(engine="streaming")
+    if source.expected not in (None, frame.height):
+        raise DataError(
+            f"{source.shown} has {source.expected} rows, and {frame.height} could be read", "save it as Parquet"
+        )
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
     for role in IDS:
         if frame[role].null_count() or (frame[role].dtype == pl.String and (frame[role] == "").any()):
-            source.refuse_first(
+            raise source.first_fault(
                 role,
                 pl.col(role).is_null() | (pl.col(role).cast(pl.String) == ""),
                 f"the {role} is empty",
@@ -88,7 +92,7 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
     if "rating" in source.columns:
         if not frame["rating"].is_finite().fill_null(False).all():
             number = pl.col("rating").cast(pl.Float64, strict=False)
-            source.refuse_first(
+            raise source.first_fault(
                 "rating",
                 ~number.is_finite().fill_null(False),
                 "the rating {value} is not a finite number",
@@ -112,30 +116,19 @@ def _timestamp(source: Source, time_kinds: dict[str, str]) -> pl.Expr:
 
 
 def _time_kind(source: Source) -> str:
-    for kind, convert in _TIME_KINDS.items():
-        dtype = source.rows.collect_schema()["timestamp"]
-        if dtype not in _TIME_TYPES[kind] and not (kind == "whole numbers" and dtype.is_integer()):
-            continue
-        if not source.rows.select(convert(pl.col("timestamp")).null_count()).collect(engine="streaming").item():
-            return kind
-    # No kind fits all rows: the first row says which kind is meant, and the first that breaks it is the fault.
-    first = source.rows.select("timestamp").head(1)
-    meant = next((kind for kind in _TIME_KINDS if _fits(first, kind)), "dates")
-    bad = _TIME_KINDS[meant](pl.col("timestamp")).is_null()
-    source.refuse_first(
-        "timestamp",
-        bad,
-        "the timestamp {value} is not one of " + meant + " like the first",
-        "use numbers or ISO 8601 dates",
-    )
-    raise AssertionError("a row that no kind of timestamp fits was not found")
-
-
-def _fits(rows: pl.LazyFrame, kind: str) -> bool:
-    try:
-        return not rows.select(_TIME_KINDS[kind](pl.col("timestamp")).null_count()).collect().item()
-    except pl.exceptions.PolarsError:
-        return False
+    """The first kind that fits every row. If none does, the one that fits most was meant, and a row breaks it."""
+    column, dtype = pl.col("timestamp"), source.rows.collect_schema()["timestamp"]
+    misfits = {}
+    for kind, types in _TIME_TYPES.items():
+        if dtype in types or (kind == "whole numbers" and dtype.is_integer()):
+            misfits[kind] = (
+                source.rows.select(_TIME_KINDS[kind](column).null_count()).collect(engine="streaming").item()
+            )
+            if misfits[kind] == 0:
+                return kind
+    meant = min(misfits, key=lambda kind: misfits[kind])
+    bad, what = _TIME_KINDS[meant](column).is_null(), f"the timestamp {{value}} is not one of the column's {meant}"
+    raise source.first_fault("timestamp", bad, what, "write whole numbers, seconds or ISO 8601 dates throughout")
 
 
 def _seconds(column: pl.Expr) -> pl.Expr:
@@ -173,16 +166,17 @@ def _encode(
     frames: list[pl.DataFrame], untyped: list[frozenset[str]], described: list[dict[str, Any]]
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """Ids become indices into their sorted vocabularies, and each pair stands once."""
+    integers = {
+        role: all(role in roles or frame[role].dtype == pl.Int64 for roles, frame in zip(untyped, frames, strict=True))
+        for role in IDS
+    }
     for role in IDS:
         if {frame[role].dtype for frame in frames} != {pl.Int64}:
             frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
     frame = pl.concat(frames)
     if frame.height == 0:
         raise DataError("no row reaches the rating that --min-rating asks for", "lower it")
-    lookup = {}
-    for role in IDS:
-        integers = all(role in roles or one[role].dtype == pl.Int64 for roles, one in zip(untyped, frames, strict=True))
-        lookup[role] = _sorted_ids(frame[role], role, described, integers)
+    lookup = {role: _sorted_ids(frame[role], role, described, integers[role]) for role in IDS}
     columns = [name for name in ("part", "timestamp") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
     for role in IDS:

@@ -156,54 +156,55 @@ def _unpack(path: Path, packing: str, plain: Path) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a delimited file: its header, the line after which rows begin, and how many there are."""
+    """The shape of a delimited file: its header, the lines before the first row, the rows and the blank lines."""
 
     header: list[str]
-    header_line: int
+    lines_before: int
     rows: int
     blank: int
 
 
 def check_delimited(text: TextFile, separator: str) -> Layout:
     """The layout of a CSV or TSV file in which every row has as many fields as the header."""
-    header: list[str] | None = None
-    header_line = rows = blank = 0
-    for line, block, ends_file in _whole_rows(text):
-        marks, is_end, empty = _structure(text, block, line, separator, ends_file)
-        ends = np.flatnonzero(is_end)
-        fields = np.diff(ends, prepend=-1)
-        blank += int(empty.sum())
-        if header is None and not empty.all():
-            first = int(np.argmin(empty))
-            start = int(marks[ends[first - 1]]) + 1 if first else 0
-            header_line = line + block.count(b"\n", 0, int(marks[ends[first]]))
-            header = next(
-                csv.reader(
-                    io.StringIO(block[start : int(marks[ends[first]])].decode("utf-8"), newline=""), delimiter=separator
-                )
-            )
-            rows -= 1
-        wrong = np.flatnonzero((fields != len(header or ())) & ~empty)
+    header: list[str] = []
+    lines_before = rows = blank = 0
+    for line, block, is_last in _whole_rows(text):
+        ends, fields, empty = _structure(text, block, line, separator, is_last)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        filled = np.flatnonzero(~empty)
+        blank += len(empty) - len(filled)
+        if not header and len(filled):
+            first, filled = filled[0], filled[1:]
+            header = _fields(block[starts[first] : ends[first]], separator)
+        if rows == 0 and len(filled):
+            lines_before = line - 1 + block.count(b"\n", 0, int(starts[filled[0]]))
+        wrong = filled[fields[filled] != len(header)]
         if len(wrong):
             at = int(wrong[0])
-            start = int(marks[ends[at - 1]]) + 1 if at else 0
-            last = ends_file and at == len(ends) - 1 and not block.endswith(b"\n")
+            cut = is_last and at == len(ends) - 1 and not block.endswith(b"\n") and fields[at] < len(header)
             raise text.fault(
-                line + block.count(b"\n", 0, start),
-                f"has {fields[at]} field{'s' * (fields[at] != 1)}, and the header has {len(header or ())}"
-                + ("; the file ends in the middle of this row" if last and fields[at] < len(header or ()) else ""),
-                "get the whole file" if last else "make the row complete, and quote fields that contain the separator",
+                line + block.count(b"\n", 0, int(starts[at])),
+                f"has {fields[at]} field{'s' if fields[at] > 1 else ''}, and the header has {len(header)}"
+                + ("; the file ends in the middle of this row" if cut else ""),
+                "get the whole file" if cut else "make the row complete, and quote fields that contain the separator",
             )
-        rows += len(ends) - int(empty.sum())
-    if header is None:
+        rows += len(filled)
+    if not header:
         raise DataError(f"{text.shown} is empty", "give a file with a header and interactions")
     if rows == 0:
         raise DataError(f"{text.shown} has a header and no rows", "give a file with interactions")
-    return Layout(header, header_line, rows, blank)
+    return Layout(header, lines_before, rows, blank)
+
+
+def _fields(row: bytes, separator: str) -> list[str]:
+    return next(csv.reader(io.StringIO(row.decode("utf-8"), newline=""), delimiter=separator))
 
 
 def _whole_rows(text: TextFile) -> Iterator[tuple[int, bytes, bool]]:
-    """Blocks that end at a row's end: a quoted field may hold line ends, so a block can end inside one."""
+    """Blocks that end at a row's end, and whether the file ends there too, without a line end.
+
+    A quoted field may hold line ends, so a block of whole lines can end inside a row.
+    """
     pending, pending_line = b"", 1
     for line, block in text.blocks():
         if not pending:
@@ -224,19 +225,20 @@ def _whole_rows(text: TextFile) -> Iterator[tuple[int, bytes, bool]]:
 
 
 def _structure(
-    text: TextFile, block: bytes, line: int, separator: str, ends_file: bool
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Where fields end, which of these ends are row ends, and which rows are empty lines."""
-    data = np.frombuffer(block + b"\n" if ends_file and not block.endswith(b"\n") else block, dtype=np.uint8)
+    text: TextFile, block: bytes, line: int, separator: str, is_last: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Where each row ends, how many fields it has, and whether it is an empty line."""
+    data = np.frombuffer(block + b"\n" if is_last and not block.endswith(b"\n") else block, dtype=np.uint8)
     marks = np.flatnonzero((data == ord(separator)) | (data == _NEWLINE))
-    quotes = np.flatnonzero(data == _QUOTE) if b'"' in block else np.empty(0, dtype=np.int64)
-    if len(quotes):
+    if b'"' in block:
+        quotes = np.flatnonzero(data == _QUOTE)
         _check_quotes(text, block, line, data, quotes, separator)
-        marks = marks[np.searchsorted(quotes, marks) % 2 == 0]
-    is_end = data[marks] == _NEWLINE
-    ends = marks[is_end]
+        marks = marks[np.searchsorted(quotes, marks) % 2 == 0]  # those inside quotes are part of a field
+    last_marks = np.flatnonzero(data[marks] == _NEWLINE)
+    ends = marks[last_marks]
     length = np.diff(ends, prepend=-1) - 1
-    return marks, is_end, (length == 0) | ((length == 1) & (data[ends - 1] == _RETURN))
+    empty = (length == 0) | ((length == 1) & (data[ends - 1] == _RETURN))
+    return ends, np.diff(last_marks, prepend=-1), empty
 
 
 def _check_quotes(
