@@ -1,8 +1,8 @@
 """Ingest at scale: power-law interactions with string ids, from CSV and from Parquet to a prepared 10-core split.
 
 Each program runs in a process of its own, one after the other on the same files, and reports its wall time and its peak
-memory. `pandas` is the program one would write first: read, drop duplicates, filter until stable, shuffle and cut per user,
-number the ids, write Parquet.
+memory. `pandas` is the program one would write first: read, drop duplicates, filter until stable, shuffle and cut per
+user, number the ids, write Parquet.
 
     python benchmarks/bench_ingest.py                 20 million rows, about 5 minutes and 1 GB of temporary disk
     python benchmarks/bench_ingest.py --rows 1000000 --json

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -209,6 +210,46 @@ def test_quoted_line_ends(tmp_path: Path) -> None:
     assert pairs(found) == {("a\nb", 'say "hi", x')}
 
 
+@pytest.mark.parametrize("name", ["a[1].csv", "a*.jsonl", "week=3.parquet", "a?.txt"])
+def test_a_name_is_a_name_and_no_pattern(tmp_path: Path, name: str) -> None:
+    write = {".csv": as_csv, ".jsonl": as_json, ".parquet": as_parquet}.get(Path(name).suffix, lambda rows: b"1 2\n")
+    assert pairs(read(tmp_path / name, write([(1, 2)]))) == {(1, 2)}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_json_lines_with_a_mark_blank_lines_and_windows_ends(tmp_path: Path, pack: type) -> None:
+    content = b'\xef\xbb\xbf\r\n{"user": 1, "item": "a"}\r\n\r\n{"item": "b", "user": 2, "more": [1]}\r\n\r\n'
+    assert pairs(read(tmp_path / "f.jsonl", pack(content))) == {(1, "a"), (2, "b")}
+
+
+def test_dates_with_types_are_microseconds_in_utc(tmp_path: Path) -> None:
+    moments = [datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)]
+    table = pa.table(
+        {
+            "user": [1, 2],
+            "item": [1, 1],
+            "at": pa.array(moments, pa.timestamp("ms", "Europe/Paris")),
+            "day": pa.array([0, 1], pa.date32()),
+        }
+    )
+    pq.write_table(table, tmp_path / "f.parquet")
+    for column, expected in (("at", [0, 2_000_000]), ("day", [0, 86_400_000_000])):
+        found, _ = read_files([tmp_path / "f.parquet"], Columns(timestamp=column))
+        assert found.timestamp is not None
+        assert found.timestamp.tolist() == expected
+
+
+def test_rows_beyond_one_block_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few bytes cut lines, quotes and characters everywhere; the result and the line numbers stay right."""
+    content = 'user,item\n\n"é\n1",x\na,"y,""z"""\r\n'.encode() * 1 + b"b,x\n" * 9
+    expected = pairs(read(tmp_path / "f.csv", content))
+    for size in range(1, 40):
+        monkeypatch.setattr("hmlet.data.text._BLOCK", size)
+        assert pairs(read(tmp_path / "f.csv", content)) == expected
+        with pytest.raises(HmletError, match=r"line 15: has 1 field, and the header has 2"):
+            read(tmp_path / "f.csv", content + b"c\nd,x\n")
+
+
 FRAME = {"user": ["b", "a", "a"], "item": [3, 1, 3], "rating": [5.0, 1.0, 4.0], "at": [10, 20, 30]}
 
 
@@ -224,7 +265,12 @@ def test_a_frame_is_the_twin_of_a_file(tmp_path: Path, make: type) -> None:
     assert frame.timestamp.tolist() == file.timestamp.tolist()
 
 
-@pytest.mark.parametrize("frame", [[1, 2], {"user": [1]}, np.zeros((2, 2))])
+def test_a_frame_of_mixed_ids_is_refused() -> None:
+    with pytest.raises(HmletError, match="one type a column"):
+        Dataset.from_frame(pd.DataFrame({"user": [1, "a"], "item": [1, 2]}))
+
+
+@pytest.mark.parametrize("frame", [[1, 2], {"user": [1]}, np.zeros((2, 2)), pl.Series([1])])
 def test_other_objects_are_no_frames(frame: object) -> None:
     with pytest.raises(HmletError, match="cannot read interactions from a"):
         Dataset.from_frame(frame)

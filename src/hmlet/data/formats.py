@@ -71,6 +71,7 @@ def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
         has_header=False,
         skip_lines=layout.lines_before,
         schema=dict.fromkeys(names, pl.String),
+        glob=False,
     )
     rows = rows.select(pl.col(names[at]).alias(role) for role, at in chosen.items())
     if layout.blank:
@@ -93,7 +94,7 @@ def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
 
 
 def _empty_pair(text: TextFile, separator: str, chosen: dict[str, int]) -> str:
-    with text.path.open(encoding="utf-8-sig", newline="") as file:
+    with text.path.open(encoding="utf-8", newline="") as file:
         start = 1
         reader = csv.reader(file, delimiter=separator)
         for fields in reader:
@@ -109,6 +110,8 @@ def _json_lines(text: TextFile, columns: Columns) -> Source:
     schema = pl.scan_ndjson(text.path, infer_schema_length=None).collect_schema()
     chosen = columns.resolve(schema.names(), text.shown)
     names = {role: schema.names()[at] for role, at in chosen.items()}
+    for role in names.keys() - set(IDS):
+        _check_type(text.shown, role, names[role], schema[names[role]])
     # Ids are read as text so that integers of any size keep their digits; what is not an id is found by the schema.
     ids = {names[role]: pl.String for role in IDS}
     if any(not (schema[name].is_integer() or schema[name] == pl.String) for name in ids):
@@ -130,7 +133,7 @@ def _explained(
 ) -> DataError:
     """What is wrong with a file that could not be read; in JSON lines, with the first bad line, found one by one."""
     if format == "jsonl":
-        with text.path.open(encoding="utf-8-sig") as file:
+        with text.path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip() and (problem := _json_problem(line, names or {})):
                     return text.fault(number, *problem)

@@ -151,7 +151,7 @@ def _date(column: pl.Expr) -> pl.Expr:
 _TIME_KINDS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
     "whole numbers": lambda column: column.cast(pl.Int64, strict=False),
     "seconds": _seconds,
-    "dates": lambda column: column.cast(pl.Datetime("us")).cast(pl.Int64),
+    "dates": lambda column: column.dt.epoch("us"),
     "ISO dates": _date,
 }
 _TIME_TYPES: dict[str, tuple[Any, ...]] = {
@@ -232,17 +232,18 @@ def _plain_array(series: pl.Series) -> Any:
 
 
 def _as_polars(frame: Any) -> pl.DataFrame:
-    if isinstance(frame, pl.LazyFrame):
-        return frame.collect()
-    if isinstance(frame, pl.DataFrame):
-        return frame
-    module = type(frame).__module__.partition(".")[0]
-    if module == "pandas":
-        return pl.from_pandas(frame)
-    if module == "pyarrow":
-        converted: pl.DataFrame = pl.from_arrow(frame)
-        return converted
-    raise DataError(
-        f"cannot read interactions from a {type(frame).__name__}",
-        "give a Polars or pandas DataFrame or a pyarrow Table",
+    convert = {"polars": _collected, "pandas": pl.from_pandas, "pyarrow": pl.from_arrow}.get(
+        type(frame).__module__.partition(".")[0]
     )
+    fix = "give a Polars or pandas DataFrame or a pyarrow Table, with ids of one type a column"
+    try:
+        table = convert(frame) if convert else None
+    except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError) as error:
+        raise DataError(f"the {type(frame).__name__} cannot be read ({error})", fix) from error
+    if not isinstance(table, pl.DataFrame):
+        raise DataError(f"cannot read interactions from a {type(frame).__name__}", fix)
+    return table
+
+
+def _collected(frame: Any) -> Any:
+    return frame.collect() if isinstance(frame, pl.LazyFrame) else frame

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,13 +44,10 @@ class TextFile:
         return DataError(f"{self.shown}, line {line}: {what}", fix)
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Runs of whole lines, each with the number of its first line; valid UTF-8 without a byte-order mark or NUL."""
-        line, rest, first = 1, b"", True
+        """Runs of whole lines, each with the number of its first line; valid UTF-8 without NUL."""
+        line, rest = 1, b""
         with self.path.open("rb") as file:
             while chunk := file.read(_BLOCK):
-                if first:
-                    self._refuse_other_encodings(chunk)
-                    chunk, first = chunk.removeprefix(_UTF8_BOM), False
                 end = chunk.rfind(b"\n") + 1
                 block, rest = (rest + chunk[:end], chunk[end:]) if end else (b"", rest + chunk)
                 if len(rest) > LONGEST_LINE:
@@ -66,11 +64,9 @@ class TextFile:
             self._check_bytes(rest, line)
             yield line, rest
 
-    def _refuse_other_encodings(self, start: bytes) -> None:
-        if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise self.fault(1, "is UTF-16, not UTF-8", f"convert it: iconv -f UTF-16 -t UTF-8 {self.shown}")
-
     def _check_bytes(self, block: bytes, line: int) -> None:
+        if line == 1 and block[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise self.fault(1, "is UTF-16, not UTF-8", f"convert it: iconv -f UTF-16 -t UTF-8 {self.shown}")
         if (at := block.find(b"\0")) >= 0:
             raise self.fault(
                 line + block.count(b"\n", 0, at),
@@ -87,7 +83,7 @@ class TextFile:
                     "save the file as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8",
                 ) from None
         if block.count(b"\r") != block.count(b"\r\n"):
-            at = next(at for at in range(len(block)) if block[at] == _RETURN and block[at + 1 : at + 2] != b"\n")
+            at = next(re.finditer(rb"\r(?!\n)", block)).start()
             raise self.fault(
                 line + block.count(b"\n", 0, at),
                 "has a carriage return without a line feed",
@@ -97,14 +93,17 @@ class TextFile:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextFile]:
-    """The file ready to read; gzip and zstd (known by their first bytes) lie unpacked in a temporary file meanwhile."""
+    """The file ready to read: gzip and zstd, known by their first bytes, unpacked, and a byte-order mark taken off.
+
+    What had to be changed lies in a temporary file meanwhile.
+    """
     shown = str(path)
     start = _first_bytes(path)
     packing = next((name for name, magic in _MAGIC.items() if start.startswith(magic)), None)
     named = _SUFFIXES.get(path.suffix.lower())
     if named and packing is None:
         raise DataError(f"{shown} is named {path.suffix} but is not a {named} file", "rename it or pack it again")
-    if packing is None:
+    if packing is None and not start.startswith(_UTF8_BOM):
         yield TextFile(shown, path)
         return
     with tempfile.TemporaryDirectory(prefix="hmlet-") as directory:
@@ -132,10 +131,11 @@ def _first_bytes(path: Path) -> bytes:
     return start
 
 
-def _unpack(path: Path, packing: str, plain: Path) -> None:
+def _unpack(path: Path, packing: str | None, plain: Path) -> None:
     limit = max(FREE_EXPANSION, MAX_EXPANSION * path.stat().st_size)
     try:
         with pa.input_stream(str(path), compression=packing) as source, plain.open("wb") as target:
+            target.write(source.read(1 << 20).removeprefix(_UTF8_BOM))
             while chunk := source.read(1 << 20):
                 if target.tell() + len(chunk) > limit:
                     raise DataError(
@@ -150,7 +150,7 @@ def _unpack(path: Path, packing: str, plain: Path) -> None:
                 "set TMPDIR to a roomier place",
             ) from error
         raise DataError(
-            f"{path} is a damaged or cut-off {packing} file ({error})", "download or pack it again"
+            f"{path} is a damaged or cut-off {packing or 'text'} file ({error})", "download or pack it again"
         ) from error
 
 
@@ -261,7 +261,7 @@ def _check_quotes(
 
 def line_of_row(text: TextFile, separator: str, row: int) -> int:
     """The line where the n-th row after the header begins, from 0, blank lines left out. Slow: for messages only."""
-    with text.path.open(encoding="utf-8-sig", newline="") as file:
+    with text.path.open(encoding="utf-8", newline="") as file:
         seen, start = -2, 1  # the header is row -1
         reader = csv.reader(file, delimiter=separator)
         for fields in reader:
