@@ -123,6 +123,15 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
         [],
         ["no rows"],
     ),
+    "Parquet bomb": (
+        *(
+            "f.parquet",
+            parquet({"user": pa.array(np.zeros(9_000_000, np.int8)), "item": pa.array(np.zeros(9_000_000, np.int8))}),
+            [],
+        ),
+        ["9000000 rows in"],
+    ),
+    "Parquet page damaged": ("f.parquet", PARQUET[:4] + b"\xff" * 60 + PARQUET[64:], [], ["not a readable Parquet"]),
     "Parquet NUL in id": ("f.parquet", parquet({"user": ["a\0", "b"], "item": [1, 2]}), [], ["NUL"]),
     # adjacency text
     "adjacency word": ("f.txt", b"0 1 2\n1 two 3\n", [], ["line 2", "'two'", "whole number"]),

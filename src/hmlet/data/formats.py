@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import read_adjacency
 from hmlet.data.columns import FORMATS, Columns
-from hmlet.data.text import TextFile, check_delimited, line_of_row, open_text
+from hmlet.data.text import FREE_EXPANSION, MAX_EXPANSION, TextFile, check_delimited, line_of_row, open_text
 from hmlet.errors import DataError
 
 IDS = ("user", "item")
@@ -165,13 +165,34 @@ def _json_problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _parquet(text: TextFile, columns: Columns) -> Source:
+    """The needed columns, decoded by pyarrow: on damaged pages it raises errors where Polars may panic."""
     try:
-        pq.read_schema(text.path)  # refuses a damaged footer with an error where Polars may panic
-    except Exception as error:
+        with pq.ParquetFile(text.path) as file:
+            schema = file.schema_arrow
+            _refuse_bomb(text, file.metadata.num_rows)
+            chosen = columns.resolve(schema.names, text.shown)
+            names = list(dict.fromkeys(schema.names[at] for at in chosen.values()))
+            empty = pl.from_arrow(schema.empty_table().select(names))
+            typed_source(text.shown, empty.lazy(), columns, str)  # refuses wrong types before any data is read
+            frames = [empty]
+            for batch in file.iter_batches(1 << 20, columns=names):
+                batch.validate(full=True)
+                frames.append(pl.from_arrow(batch))
+            rows = pl.concat(frames).lazy()
+    except DataError:
+        raise
+    except (Exception, pl.exceptions.PanicException) as error:
+        message = f"{text.shown} is not a readable Parquet file ({_one_line(error)})"
+        raise DataError(message, "write or download it again") from error
+    return typed_source(text.shown, rows, columns, lambda row: f"row {row + 1}")
+
+
+def _refuse_bomb(text: TextFile, rows: int) -> None:
+    """A few bytes can say that one value repeats a billion times; real interactions differ from row to row."""
+    if rows > max(FREE_EXPANSION, MAX_EXPANSION * text.path.stat().st_size) // 8:
         raise DataError(
-            f"{text.shown} is not a readable Parquet file ({_one_line(error)})", "write or download it again"
-        ) from error
-    return typed_source(text.shown, pl.scan_parquet(text.path, glob=False), columns, lambda row: f"row {row + 1}")
+            f"{text.shown} has {rows} rows in {text.path.stat().st_size} bytes", "check where it comes from"
+        )
 
 
 def typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, place: Callable[[int], str]) -> Source:
