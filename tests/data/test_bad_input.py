@@ -99,6 +99,14 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "JSON list as id": ("f.jsonl", b'{"user":[1],"item":2}\n', [], ["line 1", "[1]"]),
     "two objects a line": ("f.jsonl", b'{"user":1,"item":2}{"user":2,"item":3}\n', [], ["line 1", "not JSON"]),
     "JSON in Latin-1": ("f.jsonl", b'{"user":"\xe9","item":2}\n', [], ["line 1", "0xe9"]),
+    "JSON true among strings": ("f.jsonl", b'{"user":"a","item":2}\n{"user": true,"item":2}\n', [], ["line 2", "true"]),
+    "JSON float among strings": ("f.jsonl", b'{"user":"a","item":2}\n{"user":1.0,"item":2}\n', [], ["line 2", "1.0"]),
+    "JSON huge integer": (
+        "f.jsonl",
+        b'{"user":1,"item":2}\n{"user":' + b"9" * 50 + b',"item":2}\n',
+        [],
+        ["line 2", "127 bits"],
+    ),
     "JSON list as rating": ("f.jsonl", b'{"user":1,"item":2,"rating":[5]}\n', RATED, ["'rating'", "List", "a number"]),
     "JSON with other keys": ("f.jsonl", b'{"a":1,"b":2}\n', [], ["looks like the user", "'a', 'b'"]),
     # Parquet

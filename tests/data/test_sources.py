@@ -149,6 +149,10 @@ def test_typed_strings_stay_strings(tmp_path: Path) -> None:
     assert read(tmp_path / "f.jsonl", as_json([("1", "2")])).users.ids.to_pylist() == ["1"]
 
 
+def test_json_integers_among_strings_are_strings(tmp_path: Path) -> None:
+    assert pairs(read(tmp_path / "f.jsonl", as_json([("a", 1), (7, 1)]))) == {("a", 1), ("7", 1)}
+
+
 def test_integers_beyond_64_bits_become_strings(tmp_path: Path) -> None:
     big = 2**100
     assert read(tmp_path / "f.jsonl", as_json([(big, 1), (2, 1)])).users.ids.to_pylist() == [str(big), "2"]
@@ -210,7 +214,7 @@ def test_quoted_line_ends(tmp_path: Path) -> None:
     assert pairs(found) == {("a\nb", 'say "hi", x')}
 
 
-@pytest.mark.parametrize("name", ["a[1].csv", "a*.jsonl", "week=3.parquet", "a?.txt"])
+@pytest.mark.parametrize("name", ["a[1].csv", "a[1].jsonl", "a*.jsonl", "week=3.parquet", "a?.txt"])
 def test_a_name_is_a_name_and_no_pattern(tmp_path: Path, name: str) -> None:
     write = {".csv": as_csv, ".jsonl": as_json, ".parquet": as_parquet}.get(Path(name).suffix, lambda rows: b"1 2\n")
     assert pairs(read(tmp_path / name, write([(1, 2)]))) == {(1, 2)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import glob
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,17 +109,21 @@ def _empty_pair(text: TextFile, separator: str, chosen: dict[str, int]) -> str:
 def _json_lines(text: TextFile, columns: Columns) -> Source:
     for _ in text.blocks():  # the encoding and NUL check; the lines themselves are for the parser
         pass
-    schema = pl.scan_ndjson(text.path, infer_schema_length=None).collect_schema()
+    path = glob.escape(str(text.path))  # a file's name is not a pattern
+    schema = pl.scan_ndjson(path, infer_schema_length=None).collect_schema()
     chosen = columns.resolve(schema.names(), text.shown)
     names = {role: schema.names()[at] for role, at in chosen.items()}
     for role in names.keys() - set(IDS):
         _check_type(text.shown, role, names[role], schema[names[role]])
     # Ids are read as text so that integers of any size keep their digits; what is not an id is found by the schema.
     ids = {names[role]: pl.String for role in IDS}
-    if any(not (schema[name].is_integer() or schema[name] == pl.String) for name in ids):
-        raise _explained(text, "jsonl", None, names)
+    text_ids = [name for name in ids if not schema[name].is_integer()]
+    if any(schema[name] != pl.String for name in text_ids) or _has_other_than_strings(text, text_ids):
+        problem = _json_fault(text, names)
+        if problem is not None:
+            raise problem
     wanted = {name: ids.get(name, schema[name]) for name in names.values()}
-    rows = pl.scan_ndjson(text.path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
+    rows = pl.scan_ndjson(path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
     integers = frozenset(role for role in IDS if schema[names[role]].is_integer())
     return Source(text.shown, rows, names, lambda row: f"line {_line_of_object(text, row)}", integers)
 
@@ -128,18 +134,27 @@ def _line_of_object(text: TextFile, row: int) -> int:
         return next(number for at, number in enumerate(numbers) if at == row)
 
 
-def _explained(
-    text: TextFile, format: str, error: BaseException | None, names: dict[str, str] | None = None
-) -> DataError:
-    """What is wrong with a file that could not be read; in JSON lines, with the first bad line, found one by one."""
-    if format == "jsonl":
-        with text.path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip() and (problem := _json_problem(line, names or {})):
-                    return text.fault(number, *problem)
-    return DataError(
-        f"{text.shown} cannot be read as {format} ({_one_line(error)})", "check the file, or name its --format"
-    )
+def _has_other_than_strings(text: TextFile, names: list[str]) -> bool:
+    """Whether one of these keys may have a value other than a string, which Polars would spell out as one."""
+    keys = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names)
+    other = re.compile(rb"(?:" + keys + rb")\s*:\s*[^\s\"]")
+    return bool(names) and any(other.search(block) for _, block in text.blocks())
+
+
+def _explained(text: TextFile, format: str, error: BaseException) -> DataError:
+    """What is wrong with a file that could not be read; in JSON lines, with the first bad line."""
+    found = _json_fault(text, {}) if format == "jsonl" else None
+    message = f"{text.shown} cannot be read as {format} ({_one_line(error)})"
+    return found or DataError(message, "check the file, or name its --format")
+
+
+def _json_fault(text: TextFile, names: dict[str, str]) -> DataError | None:
+    """The error for the first bad line, found one by one, if there is one."""
+    with text.path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip() and (problem := _json_problem(line, names)):
+                return text.fault(number, *problem)
+    return None
 
 
 def _json_problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
@@ -152,6 +167,8 @@ def _json_problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
         return "is nested too deeply", "write one flat JSON object a line"
     if not isinstance(value, dict):
         return f"is a JSON {type(value).__name__}, not an object", 'write lines such as {"user": 1, "item": 2}'
+    if any(isinstance(field, int) and field.bit_length() > 127 for field in value.values()):
+        return "has an integer of more than 127 bits", "write it as a string"
     for role in IDS:
         found = value.get(names[role]) if role in names else ""
         if found is None:
@@ -234,7 +251,7 @@ def _adjacency(text: TextFile) -> Source:
     return Source(text.shown, rows, {"user": "user", "item": "item"}, lambda row: f"pair {row + 1}")
 
 
-def _one_line(error: BaseException | None) -> str:
+def _one_line(error: BaseException) -> str:
     """The first line of an error that is not ours, short enough for a message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:160]
