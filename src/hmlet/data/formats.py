@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import read_adjacency
@@ -189,12 +190,12 @@ def _parquet(text: TextFile, columns: Columns) -> Source:
             _refuse_bomb(text, file.metadata.num_rows)
             chosen = columns.resolve(schema.names, text.shown)
             names = list(dict.fromkeys(schema.names[at] for at in chosen.values()))
-            empty = pl.from_arrow(schema.empty_table().select(names))
+            empty = _bare(schema.empty_table(), names)
             typed_source(text.shown, empty.lazy(), columns, str)  # refuses wrong types before any data is read
             frames = [empty]
             for batch in file.iter_batches(1 << 20, columns=names):
                 batch.validate(full=True)
-                frames.append(pl.from_arrow(batch))
+                frames.append(_bare(batch, names))
             rows = pl.concat(frames).lazy()
     except DataError:
         raise
@@ -202,6 +203,11 @@ def _parquet(text: TextFile, columns: Columns) -> Source:
         message = f"{text.shown} is not a readable Parquet file ({_one_line(error)})"
         raise DataError(message, "write or download it again") from error
     return typed_source(text.shown, rows, columns, lambda row: f"row {row + 1}")
+
+
+def _bare(table: Any, names: list[str]) -> Any:
+    """Some columns as a frame, without the file's metadata: that may be any bytes, and Polars wants text."""
+    return pl.from_arrow(pa.table({name: table.column(name) for name in names}))
 
 
 def _refuse_bomb(text: TextFile, rows: int) -> None:
