@@ -2,11 +2,215 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
+from hmlet.cli.console import Json, print_json, print_line, print_table, progress
+
+if TYPE_CHECKING:
+    from hmlet.data import Dataset
+
 app = typer.Typer(help="Fetch, prepare and describe data sets.", no_args_is_help=True, rich_markup_mode=None)
+
+Mirror = Annotated[
+    str | None,
+    typer.Option("--mirror", help="A directory or URL that has NAME/train.txt and so on.", envvar="HMLET_DATA_MIRROR"),
+]
 
 
 @app.callback()
 def _group() -> None:
     pass
+
+
+@app.command("list")
+def list_sets(as_json: Json = False) -> None:
+    """List the named sets and whether they are at hand.
+
+    Example: hmlet data list
+    """
+    from hmlet.data import catalog
+
+    sets: list[dict[str, Any]] = [
+        {
+            "name": named.name,
+            "about": named.about,
+            "users": named.users,
+            "items": named.items,
+            "interactions": catalog.interactions(named),
+            "at_hand": catalog.is_at_hand(named.name),
+        }
+        for named in catalog.CATALOG.values()
+    ]
+    if as_json:
+        print_json({"sets": sets})
+        return
+    width = max(len(named["name"]) for named in sets) + 2
+    print_table(
+        ("name".ljust(width) + "about", "users", "items", "interactions", "at hand"),
+        [
+            (
+                named["name"].ljust(width) + named["about"],
+                *(f"{named[key]:,}" for key in ("users", "items", "interactions")),
+                "yes" if named["at_hand"] else "no",
+            )
+            for named in sets
+        ],
+    )
+
+
+@app.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(help="A name that `hmlet data list` shows.")],
+    mirror: Mirror = None,
+    as_json: Json = False,
+) -> None:
+    """Fetch a named set into the cache, and check it.
+
+    Example: hmlet data fetch gowalla
+    """
+    from hmlet.data import catalog
+
+    with progress(f"fetching {name}") as advance:
+        dataset = catalog.fetch(name, mirror=mirror, advance=advance)
+    if as_json:
+        print_json({**dataset.statistics(), "path": None if dataset.path is None else str(dataset.path)})
+        return
+    where = f"in {dataset.path}" if dataset.path else "embedded in hmlet"
+    print_line(
+        f"{name}: {dataset.n_users:,} users, {dataset.n_items:,} items, {len(dataset):,} interactions, checked, {where}"
+    )
+
+
+@app.command("prepare")
+def prepare(
+    files: Annotated[
+        list[Path], typer.Argument(help="Interaction files, read as one; with --split files, one a part.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The prepared directory to write.")],
+    format: Annotated[
+        str | None,
+        typer.Option("--format", help="csv, tsv, parquet, jsonl or adjacency; by default the suffix decides."),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="The column of user ids; guessed from its name by default.")
+    ] = None,
+    item: Annotated[
+        str | None, typer.Option("--item", help="The column of item ids; guessed from its name by default.")
+    ] = None,
+    rating: Annotated[str | None, typer.Option("--rating", help="The column of ratings.")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option("--timestamp", help="The column of times: numbers or ISO 8601 dates.")
+    ] = None,
+    min_rating: Annotated[float | None, typer.Option("--min-rating", help="Drop rows with a lower rating.")] = None,
+    core: Annotated[
+        int,
+        typer.Option(
+            "--core", help="Keep users and items with at least this many interactions (k-core); the paper uses 10."
+        ),
+    ] = 0,
+    split: Annotated[
+        str,
+        typer.Option(
+            "--split", help="ratio:0.8,0.1,0.1 per user, temporal:0.8,0.1,0.1 over all, leave-one-out, or files."
+        ),
+    ] = "ratio:0.8,0.1,0.1",
+    seed: Annotated[int, typer.Option("--seed", help="Which of the random splits.")] = 0,
+    user_name: Annotated[str | None, typer.Option("--user-name", help="The column of users' readable names.")] = None,
+    item_name: Annotated[str | None, typer.Option("--item-name", help="The column of items' readable names.")] = None,
+    user_names: Annotated[
+        Path | None, typer.Option("--user-names", help="A file of users' names: columns id and name.")
+    ] = None,
+    item_names: Annotated[
+        Path | None, typer.Option("--item-names", help="A file of items' names: columns id and name.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="What to call the data set; by default the file's name.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a prepared directory that stands at --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn interaction files into a prepared directory: read, merge, filter, split.
+
+    Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --out ml
+    Example: hmlet data prepare train.txt val.txt test.txt --split files --out mine
+    """
+    from hmlet.data.columns import Columns
+    from hmlet.data.dataset import check_target
+    from hmlet.data.preparation import prepare
+
+    check_target(out, overwrite=force)
+    columns = Columns(user, item, rating, timestamp, user_name, item_name)
+    with progress("preparing") as advance:
+        dataset = prepare(
+            files,
+            columns=columns,
+            format=format,
+            min_rating=min_rating,
+            core=core,
+            split=split,
+            seed=seed,
+            name=name,
+            user_names=user_names,
+            item_names=item_names,
+            advance=advance,
+        )
+        dataset.save(out, overwrite=force)
+    if as_json:
+        print_json({**dataset.statistics(), "path": str(out), "provenance": dataset.provenance})
+    else:
+        _tell(dataset, out)
+
+
+def _tell(dataset: Dataset, out: Path) -> None:
+    """What became of the rows, then what the data set is."""
+    done: dict[str, Any] = dataset.provenance
+    steps = [
+        ("rows read", done["rows"]),
+        ("below the rating", -done["below_min_rating"]),
+        ("merged as duplicates", -done["duplicates"]),
+        (f"outside the {done['core']}-core", -done["outside_core"]),
+        ("interactions", len(dataset)),
+    ]
+    for label, count in steps:
+        if count:
+            print_line(f"{label:<22}{count:>14,}")
+    print_line()
+    _describe(dataset)
+    if done["users_without_training"]:
+        print_line(f"{done['users_without_training']:,} users have no training interaction")
+    print_line(f"\nwritten to {out}")
+
+
+@app.command("stats")
+def stats(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    mirror: Mirror = None,
+    as_json: Json = False,
+) -> None:
+    """Describe a data set: the counts of the paper's table, the parts, the fingerprint.
+
+    Example: hmlet data stats debian
+    """
+    from hmlet.data import catalog
+
+    with progress(f"loading {data}") as advance:
+        dataset = catalog.load(data, mirror=mirror, advance=advance)
+    if as_json:
+        print_json(dataset.statistics())
+    else:
+        _describe(dataset)
+
+
+def _describe(dataset: Dataset) -> None:
+    numbers = dataset.statistics()
+    counts = (f"{numbers[key]:,}" for key in ("users", "items", "interactions"))
+    sparsity = f"{numbers['sparsity_percent']:.3f} %"
+    parts = (f"{numbers[part]:,}" for part in ("train", "valid", "test"))
+    print_table(
+        ("data set", "users", "items", "interactions", "sparsity", "train", "valid", "test"),
+        [(dataset.name, *counts, sparsity, *parts)],
+    )
+    print_line(f"fingerprint {numbers['fingerprint']}")

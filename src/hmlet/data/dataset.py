@@ -47,7 +47,9 @@ class Dataset:
     The order makes every part one slice and every part's rows per user a CSR without a copy.
     """
 
-    def __init__(self, name: str, interactions: Interactions, part: npt.NDArray[np.uint8], path: Path | None = None) -> None:
+    def __init__(
+        self, name: str, interactions: Interactions, part: npt.NDArray[np.uint8], path: Path | None = None
+    ) -> None:
         order = _canonical_order(interactions, part)
         self.name = name
         self.path = path
@@ -58,6 +60,35 @@ class Dataset:
         self.timestamp = None if interactions.timestamp is None else interactions.timestamp[order]
         self.provenance = interactions.provenance
         self._bounds = np.searchsorted(part[order], np.arange(len(PARTS) + 1, dtype=np.uint8))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        user: str | None = None,
+        item: str | None = None,
+        rating: str | None = None,
+        timestamp: str | None = None,
+        user_name: str | None = None,
+        item_name: str | None = None,
+        min_rating: float | None = None,
+        core: int = 0,
+        split: str = "ratio:0.8,0.1,0.1",
+        seed: int = 0,
+        name: str = "frame",
+    ) -> Dataset:
+        """The data set made from a Polars or pandas frame or a pyarrow table: the twin of `hmlet data prepare`.
+
+        `user`, `item` and the like are column names; user and item are guessed where they are not given.
+        """
+        from hmlet.data.columns import Columns
+        from hmlet.data.preparation import prepare_frame
+
+        columns = Columns(user, item, rating, timestamp, user_name, item_name)
+        return prepare_frame(
+            frame, columns=columns, min_rating=min_rating, core=core, split=split, seed=seed, name=name
+        )
 
     @property
     def n_users(self) -> int:
@@ -79,7 +110,7 @@ class Dataset:
 
     def count(self, part: str) -> int:
         where = self.slice(part)
-        return where.stop - where.start
+        return len(self.user[where])
 
     def csr(self, *parts: str) -> Csr:
         """Each user's items in one part, or in several together."""
@@ -95,7 +126,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the ids of both sides and the sorted pairs of each part: equal for equal data, however it came."""
+        """SHA-256 over the ids of both sides and the sorted pairs of each part: equal for equal data."""
         digest = hashlib.sha256(f"hmlet dataset {FORMAT_VERSION} {self.n_users} {self.n_items}".encode())
         for vocabulary in (self.users, self.items):
             digest.update("\0".join(map(str, vocabulary.ids.to_pylist())).encode())
@@ -115,6 +146,7 @@ class Dataset:
             "items": self.n_items,
             "interactions": len(self),
             "density": len(self) / cells if cells else 0.0,
+            "sparsity_percent": 100 * (1 - len(self) / cells) if cells else 100.0,
             **{part: self.count(part) for part in PARTS},
             "fingerprint": self.fingerprint,
         }
@@ -122,21 +154,22 @@ class Dataset:
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the prepared directory under a temporary name and rename it: there is never half of one."""
         path = Path(path)
-        if path.exists() and not (overwrite and (path / "dataset.json").is_file()):
-            raise DataError(f"{path} exists already", "choose another --out, or pass --force to replace a prepared directory")
+        check_target(path, overwrite=overwrite)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
         except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror}", "choose a directory that you may write to") from error
+            raise DataError(
+                f"cannot write {path}: {error.strerror}", "choose a directory that you may write to"
+            ) from error
         try:
             self._write(temporary)
-            if path.exists():
-                shutil.rmtree(path)
             os.chmod(temporary, 0o755)
-            os.rename(temporary, path)
+            _put_in_place(temporary, path)
         except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror}", "free some space or choose another --out") from error
+            raise DataError(
+                f"cannot write {path}: {error.strerror}", "free some space or choose another --out"
+            ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return path
@@ -160,7 +193,9 @@ class Dataset:
             "provenance": self.provenance,
             "checksums": {name: _sha256(directory / name) for name in _FILES},
         }
-        (directory / "dataset.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (directory / "dataset.json").write_text(
+            json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
     @classmethod
     def load(cls, path: Path | str) -> Dataset:
@@ -171,9 +206,13 @@ class Dataset:
             if not (path / name).is_file():
                 raise DataError(f"{path / name} is missing", "prepare the data again")
             if _sha256(path / name) != record["checksums"].get(name):
-                raise DataError(f"{path / name} is damaged (its checksum differs from dataset.json)", "prepare the data again")
+                raise DataError(
+                    f"{path / name} is damaged (its checksum differs from dataset.json)", "prepare the data again"
+                )
         table = pq.read_table(path / "interactions.parquet")
-        users, items = (_read_vocabulary(path / name, kind) for name, kind in (("users.parquet", "user"), ("items.parquet", "item")))
+        users, items = (
+            _read_vocabulary(path / name, kind) for name, kind in (("users.parquet", "user"), ("items.parquet", "item"))
+        )
         timestamp = table["timestamp"].to_numpy() if "timestamp" in table.column_names else None
         interactions = Interactions(
             table["user"].to_numpy().astype(np.int32, copy=False),
@@ -181,19 +220,48 @@ class Dataset:
             users,
             items,
             timestamp,
-            record.get("provenance", {}),
+            record["provenance"],
         )
         dataset = cls(record["name"], interactions, _part_codes(table["split"], path), path)
         if dataset.fingerprint != record["fingerprint"]:
-            raise DataError(f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again")
+            raise DataError(
+                f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again"
+            )
         return dataset
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    """Rename a finished directory to its name. What stood there is moved aside first, and comes back on failure."""
+    aside = temporary.with_name(temporary.name + ".old")
+    replaces = path.exists()
+    if replaces:
+        path.rename(aside)
+    try:
+        temporary.rename(path)
+    except OSError:
+        if replaces:
+            aside.rename(path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse to write over anything but a prepared directory, and over that only when asked."""
+    if not path.exists():
+        return
+    if not (path / "dataset.json").is_file():
+        raise DataError(f"{path} exists and is not a prepared directory", "choose another --out")
+    if not overwrite:
+        raise DataError(f"{path} exists already", "choose another --out, or pass --force to replace it")
 
 
 def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:
     plain = column.cast(pa.string()).combine_chunks()
     codes = pc.index_in(plain, value_set=pa.array(PARTS))
     if codes.null_count:
-        raise DataError(f"{path / 'interactions.parquet'} has a split other than {', '.join(PARTS)}", "prepare the data again")
+        raise DataError(
+            f"{path / 'interactions.parquet'} has a split other than {', '.join(PARTS)}", "prepare the data again"
+        )
     result: npt.NDArray[np.uint8] = codes.to_numpy(zero_copy_only=False).astype(np.uint8)
     return result
 
@@ -202,10 +270,14 @@ def _read_record(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise DataError(f"{path} does not exist", "name a prepared directory or a set that `hmlet data list` shows")
     if not (path / "dataset.json").is_file():
-        raise DataError(f"{path} is not a prepared directory (it has no dataset.json)", "make one with `hmlet data prepare`")
+        raise DataError(
+            f"{path} is not a prepared directory (it has no dataset.json)", "make one with `hmlet data prepare`"
+        )
     try:
         record: dict[str, Any] = json.loads((path / "dataset.json").read_text(encoding="utf-8"))
         version = record["format_version"]
+        if version == FORMAT_VERSION:
+            _check_record(record)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path / 'dataset.json'} cannot be read ({error})", "prepare the data again") from error
     if version != FORMAT_VERSION:
@@ -216,6 +288,12 @@ def _read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+def _check_record(record: dict[str, Any]) -> None:
+    for key, kind in (("name", str), ("fingerprint", str), ("checksums", dict), ("provenance", dict)):
+        if not isinstance(record[key], kind):
+            raise TypeError(f"{key} is not a {kind.__name__}")
+
+
 def _read_vocabulary(path: Path, kind: str) -> Vocabulary:
     table = pq.read_table(path).combine_chunks()
     names = table["name"].combine_chunks() if "name" in table.column_names else None
@@ -223,14 +301,14 @@ def _read_vocabulary(path: Path, kind: str) -> Vocabulary:
 
 
 def _canonical_order(interactions: Interactions, part: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    n_items, n_users = len(interactions.items), len(interactions.users)
-    key = (part.astype(np.int64) * n_users + interactions.user) * max(n_items, 1) + interactions.item
-    if len(key) and np.all(key[1:] > key[:-1]):
-        return np.arange(len(key))
-    order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    assert not np.any(ordered[1:] == ordered[:-1]), "a pair stands twice in one part"
-    return order
+    """The rows in order of part, user and item. Each pair may stand in one part only, and only once."""
+    key = interactions.user.astype(np.int64) * len(interactions.items) + interactions.item
+    by_pair = None if np.all(key[1:] > key[:-1]) else np.argsort(key)
+    if by_pair is not None:
+        key, part = key[by_pair], part[by_pair]
+        assert not np.any(key[1:] == key[:-1]), "a pair stands twice"
+    by_part = np.concatenate([np.flatnonzero(part == code) for code in range(len(PARTS))])
+    return by_part if by_pair is None else by_pair[by_part]
 
 
 def _sha256(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -77,3 +77,52 @@ class Interactions:
 
     def __len__(self) -> int:
         return len(self.user)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Interactions:
+        """Some of the interactions; users and items that have none of them leave their vocabularies."""
+        user, users = _compact(self.user[rows], self.users)
+        item, items = _compact(self.item[rows], self.items)
+        timestamp = None if self.timestamp is None else self.timestamp[rows]
+        return replace(self, user=user, item=item, users=users, items=items, timestamp=timestamp)
+
+
+def _compact(index: Ints, vocabulary: Vocabulary) -> tuple[Ints, Vocabulary]:
+    used = np.bincount(index, minlength=len(vocabulary)) > 0
+    if used.all():
+        return index, vocabulary
+    new_index = np.cumsum(used, dtype=np.int32) - np.int32(1)
+    mask = pa.array(used)
+    names = None if vocabulary.names is None else vocabulary.names.filter(mask)
+    return new_index[index], Vocabulary(vocabulary.kind, vocabulary.ids.filter(mask), names)
+
+
+def encode(kind: str, values: npt.NDArray[np.int64]) -> tuple[Ints, Vocabulary]:
+    """The index of each integer id, and the vocabulary of those ids in numeric order."""
+    ids, index = np.unique(values, return_inverse=True)
+    return index.astype(np.int32), Vocabulary(kind, pa.array(ids))
+
+
+def merge(
+    user: Ints, item: Ints, part: npt.NDArray[np.uint8] | None, timestamp: npt.NDArray[np.int64] | None, n_items: int
+) -> tuple[Ints, Ints, npt.NDArray[np.uint8] | None, npt.NDArray[np.int64] | None]:
+    """Each (user, item, part) once, sorted by user and item, with its latest timestamp.
+
+    A pair that stands in two parts comes out twice, side by side: the caller says what that means.
+    """
+    key = user.astype(np.int64) * n_items + item
+    if part is not None:
+        key = key * 4 + part
+    if timestamp is None:
+        key.sort()
+    else:
+        order = np.argsort(key)
+        key, timestamp = key[order], timestamp[order]
+    first = np.ones(len(key), dtype=bool)
+    np.not_equal(key[1:], key[:-1], out=first[1:])
+    if timestamp is not None and len(key):
+        timestamp = np.maximum.reduceat(timestamp, np.flatnonzero(first))
+    key = key[first]
+    if part is not None:
+        part = (key & 3).astype(np.uint8)
+        key >>= 2
+    return (key // max(n_items, 1)).astype(np.int32), (key % max(n_items, 1)).astype(np.int32), part, timestamp

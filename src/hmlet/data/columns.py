@@ -1,0 +1,136 @@
+"""Which column of a file plays which role, and which format a file has: named by the user, or guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hmlet.errors import DataError
+
+FORMATS = ("csv", "tsv", "parquet", "jsonl", "adjacency")
+ROLES = ("user", "item", "rating", "timestamp", "user_name", "item_name")
+
+_SUFFIX_FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".txt": "adjacency",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+# Spelling variants are one guess: case, spaces, hyphens and underscores do not count.
+_GUESSES = {
+    "user": (
+        "user",
+        "userid",
+        "uid",
+        "username",
+        "reviewerid",
+        "customerid",
+        "customer",
+        "visitorid",
+        "memberid",
+        "accountid",
+    ),
+    "item": (
+        *(
+            "item",
+            "itemid",
+            "iid",
+            "movieid",
+            "productid",
+            "product",
+            "asin",
+            "parentasin",
+            "isbn",
+            "bookid",
+            "businessid",
+        ),
+        *("trackid", "songid", "artistid", "gameid", "articleid", "newsid", "videoid", "placeid", "locationid"),
+    ),
+    "rating": ("rating", "ratings", "score", "stars", "overall", "preference"),
+    "timestamp": ("timestamp", "time", "datetime", "date", "ts", "unixreviewtime", "createdat", "unixtime"),
+}
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's name promises; `.gz` and `.zst` after it are looked through."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".zst"):
+        suffixes.pop()
+    found = _SUFFIX_FORMATS.get(suffixes[-1]) if suffixes else None
+    if found is None:
+        known = ", ".join(_SUFFIX_FORMATS)
+        raise DataError(
+            f"the format of {path} cannot be guessed from its name",
+            f"pass --format {'|'.join(FORMATS)}, or use one of {known}",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The user's names for the roles. User and item are guessed where they are not given; the rest only on demand."""
+
+    user: str | None = None
+    item: str | None = None
+    rating: str | None = None
+    timestamp: str | None = None
+    user_name: str | None = None
+    item_name: str | None = None
+    needed: tuple[str, ...] = ("user", "item")
+    welcome: tuple[str, ...] = ()  # taken where a guess fits, and done without otherwise
+
+    def guessing(self, *needed: str, welcome: tuple[str, ...] = ()) -> Columns:
+        """The same, with more roles to guess."""
+        return replace(self, needed=(*self.needed, *needed), welcome=welcome)
+
+    def resolve(self, header: Sequence[str], shown: str) -> dict[str, int]:
+        """The position of each role's column; user and item always have one."""
+        chosen = {}
+        for role in ROLES:
+            name = getattr(self, role)
+            at = _position(name, header, shown, role) if name is not None else self._guessed(role, header, shown)
+            if at is not None:
+                chosen[role] = at
+        if chosen["user"] == chosen["item"]:
+            raise DataError(
+                f"{shown}: user and item are the same column {header[chosen['user']]!r}",
+                "name them with --user and --item",
+            )
+        return chosen
+
+    def _guessed(self, role: str, header: Sequence[str], shown: str) -> int | None:
+        if role not in self.needed + self.welcome:
+            return None
+        spellings = [_plain(name) for name in header]
+        at = next((spellings.index(guess) for guess in _GUESSES[role] if guess in spellings), None)
+        if at is None and role in self.needed:
+            raise DataError(
+                f"{shown} has no column that looks like the {role}; its columns are {_listed(header)}",
+                f"name it with --{role}" + (", or give the file a header line" if role in ("user", "item") else ""),
+            )
+        return at
+
+
+def _position(name: str, header: Sequence[str], shown: str, role: str) -> int:
+    count = list(header).count(name)
+    if count != 1:
+        flag = role.replace("_", "-")
+        problem = "has no column" if count == 0 else f"has {count} columns named"
+        raise DataError(
+            f"{shown} {problem} {name!r}; its columns are {_listed(header)}", f"name the right one with --{flag}"
+        )
+    return list(header).index(name)
+
+
+def _listed(header: Sequence[str]) -> str:
+    shown = [repr(name if len(name) <= 40 else name[:37] + "...") for name in header[:20]]
+    return ", ".join(shown) + (f" and {len(header) - 20} more" if len(header) > 20 else "")
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter not in " _-.")

@@ -1,0 +1,255 @@
+"""Every kind of bad input has one line of error that names the place and the fix, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hmlet.cli import main
+
+GOOD = b"user,item\na,x\na,y\nb,x\n"
+
+
+def parquet(table: dict[str, object]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(table), sink)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.compress(data, codec="zstd", asbytes=True)
+
+
+RATED = ["--rating", "rating"]
+TIMED = ["--timestamp", "time"]
+PARQUET = parquet({"user": ["a", "b"], "item": ["x", "y"]})
+BIG_ROWS = b"".join(b"u%d,i%d\n" % (n, n % 7) for n in range(5000))
+
+# name of the case: (file name, content, more arguments, what the message must say)
+CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
+    # the file as a whole
+    "empty file": ("f.csv", b"", [], ["f.csv is empty"]),
+    "only blank lines": ("f.csv", b"\n\r\n\n", [], ["f.csv is empty"]),
+    "only a byte-order mark": ("f.csv", b"\xef\xbb\xbf", [], ["f.csv is empty"]),
+    "header without rows": ("f.csv", b"user,item\n", [], ["a header and no rows"]),
+    "unknown suffix": ("f.dat", GOOD, [], ["format", "f.dat", "--format"]),
+    "unknown format": ("f.csv", GOOD, ["--format", "xls"], ["no format 'xls'", "adjacency"]),
+    "UTF-16": ("f.csv", "user,item\na,x\n".encode("utf-16"), [], ["line 1", "UTF-16", "iconv"]),
+    "Latin-1": ("f.csv", b"user,item\na,x\nb,caf\xe9\n", [], ["line 3", "0xe9", "UTF-8"]),
+    "NUL byte": ("f.csv", b"user,item\na,x\nb\0,y\n", [], ["line 3", "NUL"]),
+    "old Mac line ends": ("f.csv", b"user,item\ra,x\rb,y\r", [], ["line 1", "carriage return"]),
+    "stray carriage return": ("f.csv", b"user,item\na,x\nb,\ry\n", [], ["line 3", "carriage return"]),
+    "named gz but plain": ("f.csv.gz", GOOD, [], ["f.csv.gz", "not a gzip file"]),
+    "named zst but plain": ("f.csv.zst", GOOD, [], ["f.csv.zst", "not a zstd file"]),
+    "gzip cut off": ("f.csv.gz", gzip.compress(BIG_ROWS)[:-200], [], ["cut-off gzip"]),
+    "gzip damaged": ("f.csv.gz", gzip.compress(GOOD)[:12] + b"\xff" * 30, [], ["damaged", "gzip"]),
+    "zstd cut off": ("f.csv.zst", zstd(BIG_ROWS)[:-200], [], ["cut-off zstd"]),
+    "gzip of nothing": ("f.csv.gz", gzip.compress(b""), [], ["f.csv.gz is empty"]),
+    "compression bomb": ("f.csv.gz", gzip.compress(b"a" * (65 << 20)), [], ["200 times", "unpack it yourself"]),
+    # columns
+    "no user column": ("f.csv", b"person,item\na,x\n", [], ["looks like the user", "'person', 'item'", "--user"]),
+    "no item column": ("f.csv", b"user,thing\na,x\n", [], ["looks like the item", "'user', 'thing'", "--item"]),
+    "named column missing": ("f.csv", GOOD, ["--user", "who"], ["no column 'who'", "'user', 'item'"]),
+    "named column twice": ("f.csv", b"user,item,item\na,x,y\n", ["--item", "item"], ["2 columns named 'item'"]),
+    "one column for both": ("f.csv", GOOD, ["--item", "user"], ["same column 'user'"]),
+    "no rating column": ("f.csv", GOOD, ["--min-rating", "3"], ["looks like the rating", "--rating"]),
+    "no time column": ("f.csv", GOOD, ["--split", "temporal:0.8,0.1,0.1"], ["looks like the timestamp"]),
+    # rows
+    "row too short": ("f.csv", b"user,item,r\na,x,1\nb,y\nc,z,1\n", [], ["line 3", "2 fields", "header has 3"]),
+    "row too long": ("f.csv", b"user,item\na,x\n\nb,y,9\n", [], ["line 4", "3 fields", "header has 2"]),
+    "file ends in a row": ("f.csv", b"user,item,r\na,x,1\nb,y", [], ["line 3", "ends in the middle"]),
+    "quote never closed": ("f.csv", b'user,item\na,x\n"b,y\nc,z\n', [], ["line 3", "quoted field that does not end"]),
+    "quote inside a field": ("f.csv", b'user,item\na,x\nb"b",y\n', [], ["line 3", "quote inside a field"]),
+    "text after a quote": ("f.csv", b'user,item\n"a"b,x\n', [], ["line 2", "quote inside a field"]),
+    "empty user": ("f.csv", b"user,item\na,x\n,y\n", [], ["line 3", "'user'", "the user is empty"]),
+    "empty quoted item": ("f.csv", b'user,item\n\na,x\nb,""\n', [], ["line 4", "'item'", "the item is empty"]),
+    "both ids empty": ("f.csv", b"user,item\n\na,x\n,\n", [], ["line 4", "empty"]),
+    "blank id": ("f.csv", b"user,item\na,x\n  ,y\n", [], ["user id that is blank"]),
+    "whole floats as ids": ("f.csv", b"user,item\n1.0,x\n2.0,y\n", [], ["whole numbers written as floats", "integers"]),
+    # values
+    "rating is a word": ("f.csv", b"user,item,rating\na,x,5\nb,y,good\n", RATED, ["line 3", "'rating'", "'good'"]),
+    "rating is empty": ("f.csv", b"user,item,rating\na,x,5\nb,y,\n", RATED, ["line 3", "rating", "(empty)"]),
+    "rating is NaN": ("f.csv", b"user,item,rating\na,x,nan\n", RATED, ["line 2", "finite"]),
+    "rating is infinite": ("f.csv", b"user,item,rating\na,x,5\na,y,inf\n", RATED, ["line 3", "finite"]),
+    "no rating is enough": ("f.csv", b"user,item,rating\na,x,1\n", ["--min-rating", "4"], ["--min-rating", "lower"]),
+    "threshold is NaN": ("f.csv", GOOD, ["--min-rating", "nan"], ["finite"]),
+    "time is a word": ("f.csv", b"user,item,time\na,x,12\nb,y,noon\n", TIMED, ["line 3", "'noon'", "ISO"]),
+    "time is empty": ("f.csv", b"user,item,time\na,x,2020-01-01\nb,y,\n", TIMED, ["line 3", "(empty)"]),
+    "no such day": ("f.csv", b"user,item,time\na,x,2020-01-01\nb,y,2020-02-31\n", TIMED, ["line 3", "2020-02-31"]),
+    "time is infinite": ("f.csv", b"user,item,time\na,x,1.5\nb,y,inf\n", TIMED, ["line 3", "'inf'"]),
+    # TSV
+    "TSV row too short": ("f.tsv", b"user\titem\tr\na\tx\n", [], ["line 2", "2 fields"]),
+    "commas in a TSV": ("f.tsv", GOOD, [], ["looks like the user", "'user,item'"]),
+    # JSON lines
+    "not JSON": ("f.jsonl", b'{"user":1,"item":2}\n{user:1}\n', [], ["line 2", "not JSON"]),
+    "JSON cut off": ("f.jsonl", b'{"user":1,"item":2}\n{"user":2,"it', [], ["line 2", "middle of this row"]),
+    "JSON list": ("f.jsonl", b'{"user":1,"item":2}\n\n[1,2]\n', [], ["line 3", "list", "not an object"]),
+    "JSON number": ("f.jsonl", b'{"user":1,"item":2}\n7\n', [], ["line 2", "not an object"]),
+    "JSON without item": ("f.jsonl", b'{"user":1,"item":2}\n{"user":2}\n', [], ["line 2", "item", "empty"]),
+    "JSON null id": ("f.jsonl", b'{"user":1,"item":2}\n{"user":null,"item":3}\n', [], ["line 2", "user", "empty"]),
+    "JSON float id": ("f.jsonl", b'{"user":1,"item":2}\n{"user":1.5,"item":3}\n', [], ["line 2", "1.5", "strings"]),
+    "JSON true as id": ("f.jsonl", b'{"user":true,"item":2}\n', [], ["line 1", "true"]),
+    "JSON list as id": ("f.jsonl", b'{"user":[1],"item":2}\n', [], ["line 1", "[1]"]),
+    "two objects a line": ("f.jsonl", b'{"user":1,"item":2}{"user":2,"item":3}\n', [], ["line 1", "not JSON"]),
+    "JSON in Latin-1": ("f.jsonl", b'{"user":"\xe9","item":2}\n', [], ["line 1", "0xe9"]),
+    "JSON true among strings": ("f.jsonl", b'{"user":"a","item":2}\n{"user": true,"item":2}\n', [], ["line 2", "true"]),
+    "JSON float among strings": ("f.jsonl", b'{"user":"a","item":2}\n{"user":1.0,"item":2}\n', [], ["line 2", "1.0"]),
+    "JSON huge integer": (
+        "f.jsonl",
+        b'{"user":1,"item":2}\n{"user":' + b"9" * 50 + b',"item":2}\n',
+        [],
+        ["line 2", "127 bits"],
+    ),
+    "JSON list as rating": ("f.jsonl", b'{"user":1,"item":2,"rating":[5]}\n', RATED, ["'rating'", "List", "a number"]),
+    "JSON with other keys": ("f.jsonl", b'{"a":1,"b":2}\n', [], ["looks like the user", "'a', 'b'"]),
+    # Parquet
+    "not Parquet": ("f.parquet", GOOD, [], ["f.parquet", "not a readable Parquet"]),
+    "Parquet cut off": ("f.parquet", PARQUET[:-10], [], ["not a readable Parquet"]),
+    "Parquet footer damaged": ("f.parquet", PARQUET[:-40] + b"\xff" * 32 + PARQUET[-8:], [], ["Parquet"]),
+    "Parquet nested id": (
+        "f.parquet",
+        parquet({"user": [[1], [2]], "item": [1, 2]}),
+        [],
+        ["'user'", "List", "integer"],
+    ),
+    "Parquet float id": ("f.parquet", parquet({"user": [1.0, 2.0], "item": [1, 2]}), [], ["Float64", "cast"]),
+    "Parquet null id": ("f.parquet", parquet({"user": [1, None], "item": [1, 2]}), [], ["row 2", "user is empty"]),
+    "Parquet NaN rating": (
+        *("f.parquet", parquet({"user": [1, 2], "item": [1, 2], "rating": [1.0, np.nan]}), RATED),
+        ["row 2", "finite"],
+    ),
+    "Parquet without rows": (
+        "f.parquet",
+        parquet({"user": pa.array([], "int64"), "item": pa.array([], "int64")}),
+        [],
+        ["no rows"],
+    ),
+    "Parquet bomb": (
+        *(
+            "f.parquet",
+            parquet({"user": pa.array(np.zeros(9_000_000, np.int8)), "item": pa.array(np.zeros(9_000_000, np.int8))}),
+            [],
+        ),
+        ["9000000 rows in"],
+    ),
+    "Parquet page damaged": ("f.parquet", PARQUET[:4] + b"\xff" * 60 + PARQUET[64:], [], ["not a readable Parquet"]),
+    "Parquet NUL in id": ("f.parquet", parquet({"user": ["a\0", "b"], "item": [1, 2]}), [], ["NUL"]),
+    # adjacency text
+    "adjacency word": ("f.txt", b"0 1 2\n1 two 3\n", [], ["line 2", "'two'", "whole number"]),
+    "adjacency negative": ("f.txt", b"0 1 2\n\n1 -2 3\n", [], ["line 3", "'-2'"]),
+    "adjacency float": ("f.txt", b"0 1.5\n", [], ["line 1", "'1.5'"]),
+    "adjacency too large": ("f.txt", b"0 1\n1 99999999999999999999\n", [], ["line 2", "'99999999999999999999'"]),
+    "adjacency without items": ("f.txt", b"0\n1\n", [], ["no interactions"]),
+    "adjacency of commas": ("f.txt", b"0,1,2\n", [], ["line 1", "'0,1,2'"]),
+    # options
+    "unknown split": ("f.csv", GOOD, ["--split", "random"], ["no split 'random'", "leave-one-out"]),
+    "two shares": ("f.csv", GOOD, ["--split", "ratio:0.8,0.2"], ["three shares"]),
+    "shares over one": ("f.csv", GOOD, ["--split", "ratio:0.8,0.2,0.2"], ["sum to 1.2"]),
+    "no training share": ("f.csv", GOOD, ["--split", "ratio:0,0.5,0.5"], ["training gets 0"]),
+    "share is a word": ("f.csv", GOOD, ["--split", "ratio:most,0.1,0.1"], ["three shares"]),
+    "negative core": ("f.csv", GOOD, ["--core", "-1"], ["--core -1"]),
+    "core too high": ("f.csv", GOOD, ["--core", "10"], ["no interaction is left of 3", "10-core"]),
+    "negative seed": ("f.csv", GOOD, ["--seed", "-1"], ["--seed -1"]),
+    "one file for the parts": ("f.csv", GOOD, ["--split", "files"], ["two files", "three"]),
+    "no timestamps in adjacency": ("f.txt", b"0 1 2\n", ["--split", "temporal:0.8,0.1,0.1"], ["timestamps"]),
+}
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], folder: Path) -> str:
+    """The one line of error of a command that must fail, after seeing that it changed nothing in the folder."""
+    before = sorted(folder.rglob("*"))
+    assert main(["data", "prepare", *arguments, "--out", str(folder / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert sorted(folder.rglob("*")) == before
+    return captured.err
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_refused_with_place_and_fix(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, content, more, expected = CASES[case]
+    (tmp_path / name).write_bytes(content)
+    message = refused(capsys, [str(tmp_path / name), *more], tmp_path)
+    for words in expected:
+        assert words in message
+
+
+def test_a_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    assert "is a directory" in refused(capsys, [str(tmp_path / "folder.csv")], tmp_path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "does not exist" in refused(capsys, [str(tmp_path / "none.csv")], tmp_path)
+
+
+def test_a_device_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not a regular file" in refused(capsys, ["/dev/null", "--format", "csv"], tmp_path)
+
+
+def test_a_pair_in_two_parts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("train.txt", "0 1 2\n"), ("val.txt", "0 3\n"), ("test.txt", "0 2\n")):
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in ("train.txt", "val.txt", "test.txt")]
+    message = refused(capsys, [*files, "--split", "files"], tmp_path)
+    assert "user 0 with item 2 in train and test" in message
+
+
+def test_timestamps_of_two_kinds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text("user,item,time\na,x,12\n")
+    (tmp_path / "b.csv").write_text("user,item,time\nb,x,2020-01-01\n")
+    message = refused(capsys, [str(tmp_path / "a.csv"), str(tmp_path / "b.csv"), *TIMED], tmp_path)
+    assert "ISO dates" in message
+    assert "whole numbers" in message
+
+
+@pytest.mark.parametrize("content", ["id,name\nx,One\nx,Two\n", "id,name\n,One\n"])
+def test_names_that_are_not_one_an_id_are_refused(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.csv").write_bytes(GOOD)
+    (tmp_path / "names.csv").write_text(content)
+    message = refused(capsys, [str(tmp_path / "f.csv"), "--item-names", str(tmp_path / "names.csv")], tmp_path)
+    assert "names.csv names the same item twice or leaves an id empty" in message
+
+
+def test_what_stands_at_out_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "f.csv").write_bytes(GOOD)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("precious")
+    assert "not a prepared directory" in refused(capsys, [str(tmp_path / "f.csv"), "--force"], tmp_path)
+
+
+def test_an_out_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "f.csv").write_bytes(GOOD)
+    assert main(["data", "prepare", str(tmp_path / "f.csv"), "--out", str(tmp_path / "f.csv" / "out")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_error_of_a_json_command_is_on_standard_error_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.csv").write_bytes(b"user,item\n")
+    refused(capsys, [str(tmp_path / "f.csv"), "--json"], tmp_path)
+    (tmp_path / "f.csv").write_bytes(GOOD)
+    assert main(["data", "prepare", str(tmp_path / "f.csv"), "--json", "--out", str(tmp_path / "out")]) == 0
+    assert json.loads(capsys.readouterr().out)["interactions"] == 3
+
+
+def test_there_are_more_than_forty_kinds() -> None:
+    assert len(CASES) > 40

@@ -1,0 +1,278 @@
+"""Prepared directories: order, fingerprint, save and load, damage; and the steps that `prepare` reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hmlet.data import PARTS, Columns, Dataset, Interactions, Vocabulary, prepare
+from hmlet.data.interactions import encode, merge
+from hmlet.errors import ConfigError, DataError, UnknownId
+
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PAIRS = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=40).map(sorted)
+
+
+def frame(pairs: list[tuple[int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+
+
+def rows(dataset: Dataset, part: str) -> list[tuple[object, object]]:
+    """The external ids of one part."""
+    where = dataset.slice(part)
+    return [
+        (dataset.users.id(int(user)), dataset.items.id(int(item)))
+        for user, item in zip(dataset.user[where], dataset.item[where], strict=True)
+    ]
+
+
+@quick
+@given(PAIRS, st.sampled_from(["ratio:0.8,0.1,0.1", "leave-one-out"]), st.data())
+def test_parts_are_disjoint_their_union_is_the_input_and_order_does_not_matter(
+    pairs: list[tuple[int, int]], split: str, data: st.DataObject
+) -> None:
+    dataset = Dataset.from_frame(frame(pairs), split=split)
+    assert sorted(pair for part in PARTS for pair in rows(dataset, part)) == pairs
+    assert {user for user, _ in rows(dataset, "train")} == {user for user, _ in pairs}
+    assert Dataset.from_frame(frame(data.draw(st.permutations(pairs))), split=split).fingerprint == dataset.fingerprint
+
+
+@quick
+@given(PAIRS)
+def test_csr_has_each_users_items_sorted(pairs: list[tuple[int, int]]) -> None:
+    dataset = Dataset.from_frame(frame(pairs), split="ratio:0.5,0.25,0.25")
+    for parts in (("train",), ("train", "test"), PARTS):
+        csr = dataset.csr(*parts)
+        for user in range(dataset.n_users):
+            expected = sorted(
+                int(i)
+                for part in parts
+                for u, i in zip(dataset.user[dataset.slice(part)], dataset.item[dataset.slice(part)], strict=True)
+                if u == user
+            )
+            assert csr.row(user).tolist() == expected
+
+
+@quick
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2), st.integers(-9, 9)), min_size=1, max_size=40
+    )
+)
+def test_merge_equals_a_dictionary(table: list[tuple[int, int, int, int]]) -> None:
+    latest: dict[tuple[int, int, int], int] = {}
+    for *key, time in table:
+        latest[tuple(key)] = max(time, latest.get(tuple(key), -99))
+    user, item, part, time = (np.array(column) for column in zip(*table, strict=True))
+    merged = merge(user.astype(np.int32), item.astype(np.int32), part.astype(np.uint8), time.astype(np.int64), 5)
+    assert list(zip(*(column.tolist() for column in merged), strict=True)) == [
+        (*key, latest[key]) for key in sorted(latest)
+    ]
+
+
+def test_items_seen_only_after_training_stay_in_the_catalogue(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("0 1 2\n1 2\n")
+    (tmp_path / "test.txt").write_text("0 9\n")
+    dataset = prepare([tmp_path / "train.txt", tmp_path / "test.txt"], split="files")
+    assert dataset.items.ids.to_pylist() == [1, 2, 9]
+    assert [dataset.count(part) for part in PARTS] == [3, 0, 1]
+    assert rows(dataset, "test") == [(0, 9)]
+
+
+def test_users_without_training_are_counted() -> None:
+    table = pl.DataFrame({"user": ["a", "a", "a", "b"], "item": [1, 2, 3, 1], "time": [1, 2, 3, 4]})
+    dataset = Dataset.from_frame(table, split="temporal:0.5,0.25,0.25")
+    assert rows(dataset, "test") == [("b", 1)]
+    assert dataset.provenance["users_without_training"] == 1
+
+
+def test_every_row_is_accounted_for(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = pl.DataFrame(
+        {"user": rng.integers(0, 60, 900), "item": rng.integers(0, 40, 900), "rating": rng.integers(1, 6, 900)}
+    )
+    table.write_csv(tmp_path / "f.csv")
+    dataset = prepare([tmp_path / "f.csv"], columns=Columns(rating="rating"), min_rating=3, core=5)
+    done = dataset.provenance
+    assert min(done["below_min_rating"], done["duplicates"], done["outside_core"]) > 0
+    assert done["rows"] == 900 == done["below_min_rating"] + done["duplicates"] + done["outside_core"] + len(dataset)
+    assert dataset.csr(*PARTS).counts.min() >= 5
+
+
+def test_names_follow_their_ids_through_filtering_and_files(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text(
+        "user,item\n" + "".join(f"{u},{i}\n" for u in (3, 10, 7) for i in (1, 2)) + "99,5\n"
+    )
+    (tmp_path / "users.csv").write_text("id,name\n10,Ten\n99,Gone\n7,Seven\n")
+    dataset = prepare([tmp_path / "f.csv"], core=2, user_names=tmp_path / "users.csv")
+    dataset.save(tmp_path / "out")
+    loaded = Dataset.load(tmp_path / "out")
+    assert loaded.users.ids.to_pylist() == [3, 7, 10]
+    assert [loaded.users.name(index) for index in range(3)] == [None, "Seven", "Ten"]
+    assert loaded.items.name(0) is None
+
+
+@pytest.mark.parametrize("times", [None, [5, -3, 2**62]])
+def test_save_and_load_give_the_same_back(tmp_path: Path, times: list[int] | None) -> None:
+    table = pl.DataFrame({"user": ["b", "a", "é"], "item": [2**40, -7, 3]})
+    table = table if times is None else table.with_columns(pl.Series("at", times))
+    dataset = Dataset.from_frame(table, timestamp=None if times is None else "at", name="three")
+    dataset.save(tmp_path / "deep" / "out")
+    loaded = Dataset.load(tmp_path / "deep" / "out")
+    assert loaded.statistics() == dataset.statistics()
+    assert loaded.provenance == dataset.provenance
+    assert (loaded.timestamp is None) == (times is None)
+    if loaded.timestamp is not None:
+        np.testing.assert_array_equal(loaded.timestamp, dataset.timestamp)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+
+
+def test_the_prepared_directory_has_the_contracts_columns(tmp_path: Path) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": ["x", "y"], "t": [1, 2]}), timestamp="t").save(
+        tmp_path / "out"
+    )
+    table = pq.read_table(tmp_path / "out" / "interactions.parquet")
+    assert table.column_names == ["user", "item", "split", "timestamp"]
+    assert pa.types.is_integer(table["user"].type)
+    assert set(table["split"].to_pylist()) <= set(PARTS)
+    assert pq.read_table(tmp_path / "out" / "items.parquet").to_pydict() == {"index": [0, 1], "id": ["x", "y"]}
+    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert record["users"] == 2
+    assert record["provenance"]["split"] == "ratio:0.8,0.1,0.1"
+
+
+@pytest.mark.parametrize("name", ["interactions.parquet", "users.parquet", "items.parquet"])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, name: str) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
+    path = tmp_path / "out" / name
+    good = path.read_bytes()
+    for at in np.random.default_rng(0).integers(0, len(good), 20):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises(DataError, match=name):
+            Dataset.load(tmp_path / "out")
+    path.unlink()
+    with pytest.raises(DataError, match="missing"):
+        Dataset.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 99}, "format version 99"),
+        ({"fingerprint": "0"}, "fingerprint"),
+        ({"checksums": {}}, "damaged"),
+        ({"checksums": None}, "cannot be read"),
+        ({"fingerprint": None}, "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_changed_record_is_refused(tmp_path: Path, change: dict[str, object] | None, message: str) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
+    path = tmp_path / "out" / "dataset.json"
+    path.write_text("[]" if change is None else json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=message):
+        Dataset.load(tmp_path / "out")
+
+
+def test_replacing_needs_to_be_asked_for_and_is_whole(tmp_path: Path) -> None:
+    first = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}))
+    second = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 5]}))
+    first.save(tmp_path / "out")
+    with pytest.raises(DataError, match=r"exists already.*--force"):
+        second.save(tmp_path / "out")
+    second.save(tmp_path / "out", overwrite=True)
+    assert Dataset.load(tmp_path / "out").fingerprint == second.fingerprint != first.fingerprint
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("nth", range(1, 20))
+def test_a_failed_write_leaves_the_old_directory_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """The nth file operation of a save fails: the old data set is still there, whole, and nothing else."""
+    old = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}))
+    new = Dataset.from_frame(pl.DataFrame({"user": [1], "item": [3]}))
+    old.save(tmp_path / "out")
+    calls = 0
+
+    def failing(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == nth:
+                raise OSError(28, "No space left on device")
+            return real(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for home, name in (
+            (pq, "write_table"),
+            (Path, "rename"),
+            (Path, "write_text"),
+            (Path, "open"),
+            (os, "chmod"),
+            (tempfile, "mkdtemp"),
+        ):
+            patched.setattr(home, name, failing(getattr(home, name)))
+        failure = None
+        try:
+            new.save(tmp_path / "out", overwrite=True)
+        except DataError as error:
+            failure = str(error)
+    assert (failure is not None and "No space left" in failure) == (calls >= nth)
+    expected = old if failure else new
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert Dataset.load(tmp_path / "out").fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [[(0, 0)], [(0, i) for i in range(5)], [(u, 0) for u in range(5)], [(u, i) for u in range(4) for i in range(4)]],
+)
+def test_degenerate_graphs_have_numbers(pairs: list[tuple[int, int]]) -> None:
+    """One pair, one user, one item, a complete graph: everything that stats prints is finite."""
+    numbers = Dataset.from_frame(frame(pairs)).statistics()
+    assert numbers["interactions"] == len(pairs) == numbers["train"] + numbers["valid"] + numbers["test"]
+    assert 0 < numbers["density"] <= 1
+    assert numbers["sparsity_percent"] == pytest.approx(100 * (1 - numbers["density"]))
+
+
+def test_vocabulary_knows_ids_in_both_spellings() -> None:
+    index, users = encode("user", np.array([30, 7, 30]))
+    assert index.tolist() == [1, 0, 1]
+    assert users.indices([7, "30"]).tolist() == [0, 1]
+    assert "7" in users
+    with pytest.raises(UnknownId, match="user 8 is not in the data set"):
+        users.indices([8])
+
+
+def test_take_compacts_both_sides() -> None:
+    table = Interactions(
+        *(np.array([0, 1, 2], np.int32), np.array([2, 1, 0], np.int32)),
+        *(
+            Vocabulary("user", pa.array(["a", "b", "c"])),
+            Vocabulary("item", pa.array([5, 6, 7]), pa.array(["five", "six", "seven"])),
+        ),
+    )
+    taken = table.take(np.array([0, 2]))
+    assert taken.users.ids.to_pylist() == ["a", "c"]
+    assert taken.items.names is not None
+    assert taken.items.names.to_pylist() == ["five", "seven"]
+    assert (taken.user.tolist(), taken.item.tolist()) == ([0, 1], [1, 0])
+
+
+def test_a_frame_cannot_be_split_by_files() -> None:
+    with pytest.raises(ConfigError, match="split by files"):
+        Dataset.from_frame(frame([(0, 0)]), split="files")
