@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="hmlet",
     help="Graph collaborative filtering in which every node chooses between linear and non-linear propagation.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -47,9 +46,14 @@ def note(text: str) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A plain aligned table: first column left, the rest right."""
     cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(name), *(len(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)]
+    widths = [
+        max(len(name), *(len(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)
+    ]
     for row in [list(columns), ["-" * width for width in widths], *cells]:
-        padded = [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        padded = [
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         print_line("  ".join(padded).rstrip())
 
 
