@@ -23,7 +23,7 @@ check: $(READY) # format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 pytest: $(READY)
 	$(BIN)/pytest -n $(WORKERS)
