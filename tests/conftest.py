@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,14 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 Completed = subprocess.CompletedProcess[str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which("chromium") is None:
+        skip = pytest.mark.skip(reason="no Chromium on this machine: `make browser` installs it")
+        for item in items:
+            if item.get_closest_marker("browser"):
+                item.add_marker(skip)
 
 
 @pytest.fixture(scope="session", autouse=True)
