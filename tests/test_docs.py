@@ -7,11 +7,13 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+Completed = subprocess.CompletedProcess[str]
 GENERATOR = str(ROOT / "scripts" / "generate_cli_docs.py")
 DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
 
@@ -45,6 +47,12 @@ def test_the_reference_is_the_same_in_every_terminal(columns: str) -> None:
 
 def test_readme_begins_with_the_two_commands() -> None:
     assert code_blocks("sh")[0] == "make demo\nmake test\n"
+
+
+def test_readme_shows_what_the_demo_prints(hmlet: Callable[..., Completed]) -> None:
+    done = hmlet("data", "stats", "debian")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in code_blocks("text")
 
 
 def test_readme_commands_run(tmp_path: Path) -> None:
