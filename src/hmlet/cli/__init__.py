@@ -6,18 +6,20 @@ import os
 import sys
 from collections.abc import Sequence
 
+import typer
+
 from hmlet.cli import data
 from hmlet.cli.console import app, report_error
 from hmlet.errors import HmletError
 
-app.add_typer(data.app, name="data")
+app.add_typer(data.app, name="data", no_args_is_help=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of one command: 0, 2 for a user's mistake (one line on standard error), 1 for a bug of ours."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = app(arguments, prog_name="hmlet", standalone_mode=False)
+        return _call(arguments)
     except HmletError as error:
         report_error(str(error))
         return error.exit_code
@@ -32,9 +34,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Typer's own usage errors differ in class between versions; all of them can say what is wrong.
         if not hasattr(error, "format_message"):
             raise
-        report_error(f"{error.format_message()}: see `hmlet {' '.join(_command(arguments))} --help`".replace("  ", " "))
+        report_error(
+            f"{error.format_message().rstrip('.')}: see `hmlet {' '.join(_command(arguments))} --help`".replace(
+                "  ", " "
+            )
+        )
         return 2
-    return status if isinstance(status, int) else 0
+
+
+def _call(arguments: list[str]) -> int:
+    """The status of a command, called without Typer's own main: that swallows interrupts and broken pipes."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("hmlet", arguments or ["--help"]) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    finally:
+        sys.stdout.flush()  # a reader that has gone away shows here, and not after main
+    return 0
 
 
 def _command(arguments: list[str]) -> list[str]:

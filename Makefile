@@ -1,0 +1,51 @@
+# Everything starts here, on a machine with Python 3.11+ and make: each target sets up .venv by itself.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check pytest test-slow format docs lock audit browser clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+$(READY): $(wildcard requirements*.lock) pyproject.toml scripts/bootstrap.py
+	@$(PYTHON) scripts/bootstrap.py $(VENV)
+
+demo: $(READY) ## set up, and run the main job on the embedded data set
+	$(BIN)/hmlet data stats debian
+
+test: check pytest ## set up, and run every check that CI runs
+
+check: $(READY) # format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+pytest: $(READY)
+	$(BIN)/pytest -n $(WORKERS)
+
+test-slow: $(READY) ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+format: $(READY) ## format the code and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY) ## write docs/cli.md anew from the commands
+	$(BIN)/python scripts/generate_cli_docs.py
+
+lock: $(READY) ## resolve the dependencies anew (make lock UPGRADE=--upgrade moves every pin)
+	$(BIN)/python scripts/lock.py $(UPGRADE)
+
+audit: $(READY) ## look up known vulnerabilities of the locked packages (needs the network)
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
+
+browser: ## install Chromium, which the tests of the explorer page drive
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

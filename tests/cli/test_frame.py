@@ -1,0 +1,154 @@
+"""The promises of every command: exit status, one-line errors, JSON alone on standard output, quiet broken pipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hmlet.cli import app, main
+from hmlet.cli.console import Json, note, print_json, print_line
+from hmlet.errors import DataError, HmletError, MissingExtra
+
+Register = Callable[[Callable[..., None]], None]
+
+
+@pytest.fixture
+def command() -> Iterator[Register]:
+    """A way to give `hmlet` a command `probe` for the length of one test."""
+    before = list(app.registered_commands)
+    yield lambda function: app.command("probe")(function) and None
+    app.registered_commands[:] = before
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def probe() -> None:
+        raise error
+
+    return probe
+
+
+@pytest.mark.parametrize("arguments", [["--help"], []], ids=["asked for", "no words"])
+def test_help_succeeds_and_names_the_groups(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: hmlet [OPTIONS] COMMAND")
+    assert "data" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "error: No such command 'trian'"),
+        (["--colour"], "error: No such option: --colour"),
+        (["data"], "error: Missing command: see `hmlet data --help`\n"),
+        (["data", "lsit"], "error: No such command 'lsit'"),
+        (["data", "--colour"], "error: No such option: --colour"),
+    ],
+)
+def test_a_mistyped_word_is_a_users_mistake_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+    assert "--help" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (HmletError("k is 0"), "error: k is 0\n"),
+        (
+            DataError("no column 'user' in a.csv", "name it with --user"),
+            "error: no column 'user' in a.csv: name it with --user\n",
+        ),
+        (DataError("two\nlines", "and\n  a fix"), "error: two lines: and a fix\n"),
+        (
+            MissingExtra("a report", "matplotlib", "report"),
+            "error: a report needs matplotlib, which is not installed: pip install 'hmlet[report]'\n",
+        ),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_status_2(
+    command: Register, capsys: pytest.CaptureFixture[str], error: HmletError, line: str
+) -> None:
+    command(raising(error))
+    assert main(["probe"]) == 2
+    assert capsys.readouterr() == ("", line)
+
+
+def test_an_interrupt_is_one_line_and_status_130(command: Register, capsys: pytest.CaptureFixture[str]) -> None:
+    command(raising(KeyboardInterrupt()))
+    assert main(["probe"]) == 130
+    assert capsys.readouterr() == ("", "error: interrupted\n")
+
+
+def test_a_bug_of_ours_is_not_dressed_up(command: Register) -> None:
+    command(raising(ZeroDivisionError("ours")))
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        main(["probe"])
+
+
+def test_a_bug_of_ours_is_status_1_with_a_traceback() -> None:
+    code = """
+from hmlet.cli import app, run
+@app.command("probe")
+def probe() -> None:
+    1 / 0
+run()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "probe"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_json_stands_alone_on_standard_output(command: Register, capsys: pytest.CaptureFixture[str]) -> None:
+    def probe(as_json: Json = False) -> None:
+        note("three users are new")
+        if as_json:
+            print_json({"name": "Zoë", "share": 0.5})
+        else:
+            print_line("Zoë: half")
+
+    command(probe)
+    assert main(["probe", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"name": "Zoë", "share": 0.5}
+    assert err == "three users are new\n"
+    assert main(["probe"]) == 0
+    assert capsys.readouterr().out == "Zoë: half\n"
+
+
+def test_a_number_that_json_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json({"ndcg": float("nan")})
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["breaks at the last flush", "breaks in the middle"])
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, lines: int) -> None:
+    script = tmp_path / "talk.py"
+    script.write_text(
+        "import sys\n"
+        "from hmlet.cli import app, run\n"
+        "from hmlet.cli.console import print_line\n"
+        "@app.command('probe')\n"
+        "def probe() -> None:\n"
+        "    sys.stdin.read()\n"
+        f"    for _ in range({lines}): print_line('a line')\n"
+        "run()\n"
+    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, str(script), "probe"], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout
+    process.stdout.close()  # before the program speaks, which waits for the end of its input
+    process.stdout = None
+    _, complaint = process.communicate(timeout=60)
+    assert (process.returncode, complaint) == (0, "")

@@ -1,0 +1,91 @@
+"""Documents that cannot go stale: the CLI reference is compared, README's commands run, links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+Completed = subprocess.CompletedProcess[str]
+GENERATOR = str(ROOT / "scripts" / "generate_cli_docs.py")
+DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
+
+
+def code_blocks(language: str) -> list[str]:
+    """README's fenced blocks of one language."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+# `make` stands for itself: make test cannot run make test.
+SHELL = "\n".join(block for block in code_blocks("sh") if not block.startswith("make "))
+
+
+def test_the_command_line_reference_is_current() -> None:
+    generator = runpy.run_path(GENERATOR)
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generator["reference"](), (
+        "run `make docs` and commit"
+    )
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_the_reference_is_the_same_in_every_terminal(columns: str) -> None:
+    code = f"import runpy; print(runpy.run_path({GENERATOR!r})['reference'](), end='')"
+    environment = {**os.environ, "COLUMNS": columns, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, encoding="utf-8", check=True
+    )
+    assert done.stdout == (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    assert code_blocks("sh")[0] == "make demo\nmake test\n"
+
+
+def test_readme_shows_what_the_demo_prints(hmlet: Callable[..., Completed]) -> None:
+    done = hmlet("data", "stats", "debian")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in code_blocks("text")
+
+
+def test_readme_commands_run(tmp_path: Path) -> None:
+    """One shell runs all blocks in their order, as a reader would, in an empty directory."""
+    shim = tmp_path / "bin" / "hmlet"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hmlet "$@"\n')
+    shim.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{shim.parent}{os.pathsep}{os.environ['PATH']}"}
+    place = tmp_path / "reader"
+    place.mkdir()
+    command = ["bash", "-euxo", "pipefail", "-c", SHELL]
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(block, id=f"block {at}") for at, block in enumerate(code_blocks("python"))]
+)
+def test_readme_python_runs(block: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("document", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in DOCUMENTS])
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8"))
+    missing = [each for each in targets if "://" not in each and not (document.parent / each).exists()]
+    assert missing == []
+
+
+def test_every_decision_stands_in_the_index() -> None:
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    records = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert records
+    assert re.findall(r"\]\((\d{4}-[^)]+)\)", index) == records

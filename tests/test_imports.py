@@ -1,0 +1,64 @@
+"""What may be imported when: nothing heavy for `--help`, nothing beyond the core for a prepared directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from bare import CORE, forbidden_modules, run_bare
+
+from hmlet.data import Dataset, Interactions, Vocabulary
+
+HEAVY = ["torch", "numpy", "scipy", "pyarrow", "polars", "matplotlib", "fastapi", "uvicorn", "networkit", "optuna"]
+IMPORTED_BY_HELP = """\
+import sys
+from hmlet.cli import main
+status = main(sys.argv[1:])
+print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED_BY_HELP, *arguments], capture_output=True, text=True, check=True
+    )
+    assert "Usage: hmlet" in done.stdout
+    assert not set(HEAVY).intersection(done.stderr.split())
+
+
+def test_import_hmlet_is_free() -> None:
+    code = "import sys, hmlet; print(hmlet.__version__, *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {*HEAVY, "typer", "rich"}.intersection(done.stdout.split())
+
+
+def test_bare_python_has_the_core_and_nothing_else(tmp_path: Path) -> None:
+    present = run_bare(tmp_path, "-c", f"import {', '.join(CORE)}")
+    assert (present.returncode, present.stderr) == (0, "")
+    for module in ("polars", "pandas", "matplotlib", "fastapi", "pytest"):
+        assert module in forbidden_modules()
+        assert f"No module named '{module}' (bare imports)" in run_bare(tmp_path, "-c", f"import {module}").stderr
+
+
+def test_bare_imports_hold_in_child_processes(tmp_path: Path) -> None:
+    code = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import polars']).returncode)"
+    assert run_bare(tmp_path, "-c", code).returncode == 1
+
+
+def test_a_prepared_directory_loads_under_bare_imports(tmp_path: Path) -> None:
+    tiny = Interactions(
+        user=np.array([0, 0, 1, 1], dtype=np.int32),
+        item=np.array([0, 1, 1, 2], dtype=np.int32),
+        users=Vocabulary("user", pa.array(["ann", "bob"])),
+        items=Vocabulary("item", pa.array([10, 20, 30])),
+    )
+    Dataset("tiny", tiny, np.array([0, 2, 0, 1], dtype=np.uint8)).save(tmp_path / "tiny")
+    code = "from hmlet.data import Dataset; d = Dataset.load('tiny'); print(d.name, d.n_users, d.n_items, len(d))"
+    done = run_bare(tmp_path, "-c", code)
+    assert (done.stdout, done.stderr) == ("tiny 2 3 4\n", "")
