@@ -85,7 +85,9 @@ class HmletConfig(GraphModelConfig):
     @model_validator(mode="after")
     def _one_type_a_layer(self) -> HmletConfig:
         if self.gate_types is not None and len(self.gate_types) != self.layers:
-            raise ValueError(f"gate_types has {len(self.gate_types)} entries for {self.layers} layers; give one a layer")
+            raise ValueError(
+                f"gate_types has {len(self.gate_types)} entries for {self.layers} layers; give one a layer"
+            )
         return self
 
 
@@ -236,7 +238,11 @@ class Recipe(Section):
 
 
 def resolve(
-    model: str, preset: str = "hmlet", config: Path | None = None, overrides: Sequence[str] = (), seed: int | None = None
+    model: str,
+    preset: str = "hmlet",
+    config: Path | None = None,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
 ) -> Recipe:
     """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides."""
     if model not in MODELS:
@@ -267,7 +273,11 @@ def _preset(model: str, preset: str) -> dict[str, Any]:
     family = MODELS[model].family
     file = resources.files("hmlet") / "recipes" / preset / f"{family}.toml"
     if not file.is_file():
-        known = [name for name in get_args(Preset) if (resources.files("hmlet") / "recipes" / name / f"{family}.toml").is_file()]
+        known = [
+            name
+            for name in get_args(Preset)
+            if (resources.files("hmlet") / "recipes" / name / f"{family}.toml").is_file()
+        ]
         raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
     return _parse(file.read_text(encoding="utf-8"), f"recipes/{preset}/{family}.toml")
 
@@ -306,7 +316,9 @@ def _validated(values: dict[str, Any], source: str) -> Recipe:
         path = ".".join(str(part) for part in first["loc"] if part not in MODELS)
         value = first.get("input")
         if first["type"] == "extra_forbidden":
-            raise ConfigError(f"{source} has no key {path}", f"known keys: {_known_keys(values, first['loc'])}") from error
+            raise ConfigError(
+                f"{source} has no key {path}", f"known keys: {_known_keys(values, first['loc'])}"
+            ) from error
         shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
         raise ConfigError(f"{source}: {path}{shown}: {first['msg']}", "correct the value") from error
 

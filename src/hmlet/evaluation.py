@@ -17,7 +17,10 @@ from hmlet.metrics import METRICS, per_user
 from hmlet.ranking import NO_ITEM, Ranked, top_k
 
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
-BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}  # of scores held at once: cache-friendly, and small beside the GPU's memory
+BLOCK_BYTES = {
+    "cpu": 64 << 20,
+    "cuda": 2 << 30,
+}  # of scores held at once: cache-friendly, and small beside the GPU's memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,9 @@ def mask_parts(split: str, mask: str) -> tuple[str, ...]:
     return MASKS[mask]
 
 
-def evaluate(factors: tuple[Tensor, Tensor], data: Dataset, split: str = "valid", mask: str = "train", k: int = 20) -> Evaluation:
+def evaluate(
+    factors: tuple[Tensor, Tensor], data: Dataset, split: str = "valid", mask: str = "train", k: int = 20
+) -> Evaluation:
     """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out."""
     if k < 1:
         raise ConfigError(f"k = {k} is not positive", "use -k 20, say")

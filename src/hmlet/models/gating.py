@@ -81,4 +81,3 @@ def gumbel_softmax(logits_N2: Tensor, temperature: float, hard: bool, generator:
     nonlinear_N = logits_N2[:, NONLINEAR] > logits_N2[:, LINEAR]
     one_hot_N2 = torch.stack([~nonlinear_N, nonlinear_N], dim=1).to(soft_N2.dtype)
     return one_hot_N2 - soft_N2.detach() + soft_N2 if soft_N2.requires_grad else one_hot_N2
-

@@ -1,6 +1,6 @@
 """GC-MC (van den Berg et al., KDD '18 workshop) for implicit feedback: one rating level, dot product as decoder.
 
-    H = ReLU(Â E W),  factor = H V
+H = ReLU(Â E W),  factor = H V
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LR-GCCF (Chen et al., AAAI '20): linear propagation with a transformation, and residual prediction.
 
-    E_{k+1} = S E_k W_k,  S = D̃^-1/2 (A + I) D̃^-1/2,  factor = E_0 ‖ E_1 ‖ … ‖ E_K
+E_{k+1} = S E_k W_k,  S = D̃^-1/2 (A + I) D̃^-1/2,  factor = E_0 ‖ E_1 ‖ … ‖ E_K
 """
 
 from __future__ import annotations

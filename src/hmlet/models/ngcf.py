@@ -1,6 +1,6 @@
 """NGCF (Wang et al., SIGIR '19): messages from neighbours and from their product with the node itself.
 
-    E_{l+1} = LeakyReLU((Â + I) E_l W_1 + (Â E_l ⊙ E_l) W_2),  factor = E_0 ‖ normalised E_1 ‖ … ‖ normalised E_L
+E_{l+1} = LeakyReLU((Â + I) E_l W_1 + (Â E_l ⊙ E_l) W_2),  factor = E_0 ‖ normalised E_1 ‖ … ‖ normalised E_L
 """
 
 from __future__ import annotations
