@@ -75,7 +75,7 @@ class HmletConfig(GraphModelConfig):
     gate_warmup: Annotated[int, Field(ge=0)] = 0
     """Epochs at the start in which the gates' parameters are frozen."""
     temperature: Literal["formula", "text", "authors"] = "text"
-    """τ by epoch: exp(-0.001 e); 0.7 · 0.995ᵉ with floor 0.01; 0.7 · exp(-0.005 (e - 300)) once past 300, same floor."""
+    """τ by epoch e: exp(-0.001 e); 0.7 · 0.995ᵉ, floor 0.01; 0.7 · exp(-0.005 (e - 300)) past 300, same floor."""
 
     @property
     def types(self) -> tuple[GateType, ...]:

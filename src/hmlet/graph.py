@@ -39,14 +39,14 @@ class Graph:
         return np.diff(self.indptr)
 
     def scale(self, self_loops: bool = False) -> npt.NDArray[np.float32]:
-        """d^-1/2 of each node (0 where d is 0), so that Â_nm = scale_n · scale_m; with self-loops d counts the node itself."""
+        """d^-1/2 of each node (0 where d is 0): Â_nm = scale_n · scale_m. With self-loops d counts the node itself."""
         degree = self.degree + int(self_loops)
         with np.errstate(divide="ignore"):
             return np.where(degree > 0, degree.astype(np.float64) ** -0.5, 0.0).astype(np.float32)
 
     @classmethod
     def from_csr(cls, users: Csr, n_items: int) -> Graph:
-        """The graph of each user's items. A counting sort turns the users' rows into the items' rows: O(edges), no matrix."""
+        """The graph of each user's items. One stable sort turns the users' rows into the items' rows: no matrix."""
         n_users, n_edges = len(users.indptr) - 1, len(users.items)
         if n_edges >= 2**30:
             raise ValueError("more than 2^30 edges do not fit 32-bit edge numbers")

@@ -138,10 +138,9 @@ def load(name_or_path: str | Path, *, mirror: str | None = None, advance: Advanc
 def load_named(name: str, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
     """A named set: embedded, from the cache, or fetched into it first. A damaged copy in the cache is made anew."""
     named = find(name)
-    if not named.files:
-        return _debian()
-    cached = _cached(named)
-    return cached if cached is not None else fetch(name, mirror=mirror, advance=advance)
+    dataset = (_cached(named) if named.files else _debian()) or fetch(name, mirror=mirror, advance=advance)
+    dataset.reference = name
+    return dataset
 
 
 def find(name: str) -> NamedSet:

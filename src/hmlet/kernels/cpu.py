@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-# A tile of 64 float32 columns is 256 bytes a row: four cache lines, and a whole table's tile stays in the last-level cache.
+# 64 float32 columns are 256 bytes a row: four cache lines, and a table's tile stays in the last-level cache.
 TILE = 64
 
 
 def product(indptr: Tensor, neighbours: Tensor, weights: Tensor, x_ND: Tensor) -> Tensor:
-    """Σ over each row's entries of weight · x[neighbour]: N × D. Rows are summed by one thread each, so it is deterministic."""
+    """Σ over each row's entries of weight · x[neighbour]: N × D. One thread sums a row, so it is deterministic."""
     n_columns = x_ND.shape[1]
     if n_columns <= TILE:
         return _bag(indptr, neighbours, weights, x_ND.contiguous())

@@ -1,7 +1,7 @@
 """Which edges a step keeps: a counter-based generator keyed on the undirected edge's number.
 
 Both directions of an edge, forward and backward, and every device see the same fate, and no mask is stored.
-The mixing constants are those of a 32-bit integer hash with low bias, found by exhaustive search (Wellons, "hash-prospector").
+The mixing constants are those of a 32-bit integer hash with low bias (Wellons, hash-prospector).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Operator:
         return len(self.indptr) - 1
 
     def drop(self, rate: float, key: int) -> Operator:
-        """The operator with each undirected edge left out with probability `rate`, the others scaled by 1 / (1 - rate)."""
+        """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate)."""
         if rate == 0.0:
             return self
         kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, key)).to(self.edges.device)
@@ -65,7 +65,7 @@ class Operator:
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         """Â x, differentiable in x."""
-        y_ND: Tensor = _SymmetricProduct.apply(x_ND, self)
+        y_ND: Tensor = _SymmetricProduct.apply(x_ND, self)  # type: ignore[no-untyped-call]
         return y_ND
 
     def product(self, x_ND: Tensor) -> Tensor:
@@ -83,5 +83,5 @@ class _SymmetricProduct(torch.autograd.Function):
         return operator.product(x_ND)
 
     @staticmethod
-    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:
         return ctx.operator.product(grad_ND), None

@@ -6,6 +6,7 @@ Legend: N nodes, D embedding size, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class Gate(nn.Module):
         super().__init__()
         sizes = [2 * size, *hidden, 2]
         self.rate = rate
-        self.dense = nn.ParameterList(glorot(a, b, generator) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.dense = nn.ParameterList(glorot(a, b, generator) for a, b in pairwise(sizes))
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(b)) for b in sizes[1:])
         self.norm = nn.ModuleList(nn.BatchNorm1d(h) for h in hidden)
 

@@ -13,7 +13,7 @@ from hmlet.models.base import Layers, Model, Pass, Product, dropout, glorot
 
 
 class GCMC(Model):
-    """One graph convolution with the symmetric normalisation of its paper, then one dense layer shared by both sides."""
+    """One graph convolution, symmetrically normalised as its paper allows, then one dense layer for both sides."""
 
     def __init__(self, config: GCMCConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__(n_users, n_items, config.embedding_size, generator)

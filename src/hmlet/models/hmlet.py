@@ -4,7 +4,7 @@
     eᴺ_{i+1} = φ(Â x),  x = e⁰ at the first gated layer (the bypassed stream), eᴳ_i after it
     eᴳ_{i+1} = eᴸ, eᴺ or Gate(eᴸ, eᴺ), by the layer's gate type
 
-Â x has always been computed already: it is eᴸ_1 for x = e⁰ and the layer's own eᴸ for x = eᴳ_i. A pass costs K products.
+Â x has been computed already: it is eᴸ_1 for x = e⁰ and the layer's own eᴸ for x = eᴳ_i. A pass costs K products.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""`hmlet evaluate` and `hmlet recommend`: what a finished run is worth, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hmlet.cli.console import Json, app, print_json, print_line, print_table
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Mask = Annotated[str, typer.Option(help="Items that are left out of the ranking: train or train+valid.")]
+TopK = Annotated[int, typer.Option("-k", help="Length of the lists.", min=1)]
+
+
+@app.command()
+def evaluate(
+    run: RunPath,
+    split: Annotated[str, typer.Option(help="Held-out part: valid or test.")] = "test",
+    mask: Mask = "train",
+    k: TopK = 20,
+    as_json: Json = False,
+) -> None:
+    """Full-ranking metrics of a run, averaged over users.
+
+    Example: hmlet evaluate runs/end --split test --mask train -k 20
+    """
+    from hmlet.api import Run
+
+    result = Run.open(run).evaluate(split, mask, k)
+    if as_json:
+        print_json(result.as_json())
+        return
+    print_line(f"{run} on {split}, {len(result.users):,} users, items of {mask} left out")
+    print_table(["metric", f"@{k}"], [[name, f"{value:.4f}"] for name, value in result.metrics.items()])
+
+
+@app.command()
+def recommend(
+    run: RunPath,
+    user: Annotated[list[str], typer.Option("--user", help="A user's id, repeatable.")],
+    k: TopK = 20,
+    mask: Mask = "train+valid",
+    as_json: Json = False,
+) -> None:
+    """The best items for users.
+
+    Example: hmlet recommend runs/end --user gimp -k 5
+    """
+    from hmlet.api import Run
+
+    answers = Run.open(run).recommend(user, k, mask)
+    if as_json:
+        print_json(answers)
+        return
+    for answer in answers:
+        print_line(f"{answer['user']}")
+        named = bool(answer["items"]) and "name" in answer["items"][0]
+        rows = [[at["item"], f"{at['score']:.3f}", *([at["name"] or ""] if named else [])] for at in answer["items"]]
+        print_table(["item", "score", *(["name"] if named else [])], rows)

@@ -1,0 +1,102 @@
+"""`hmlet train`: a recipe and a data set to a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hmlet.cli.console import Json, app, note, print_json, print_line, progress
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
+    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, paper or authors.")] = "hmlet",
+    config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of --out.")] = False,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved recipe and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model and write its run directory.
+
+    Example: hmlet train debian --model hmlet-end --out runs/end --set train.epochs=50
+    """
+    from hmlet.config import resolve
+    from hmlet.errors import ConfigError
+
+    chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
+    recipe = resolve(model, preset, config, chosen, seed)
+    if print_config:
+        print_line(recipe.to_toml().rstrip())
+        return
+    if out is None:
+        raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
+
+    from hmlet.data.catalog import load
+    from hmlet.planning import gigabytes, memory_plan
+    from hmlet.training import fit
+
+    with progress(f"loading {data}") as advance:
+        dataset = load(data, advance=advance)
+    plan = memory_plan(recipe, dataset.n_users, dataset.n_items, dataset.count("train"))
+    note(f"{model} on {dataset.name}: about {gigabytes(plan.total)} of memory")
+    with progress(f"training {model}") as advance, _events(tensorboard) as record:
+
+        def listen(event: dict[str, Any]) -> None:
+            advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
+            record(event)
+
+        run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen)
+    if as_json:
+        print_json(
+            {"run": str(run.path), **{key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}}
+        )
+        return
+    valid = run.record["valid"] or {}
+    summary = ", ".join(f"{name} {valid[name]:.4f}" for name in ("ndcg", "recall", "precision") if name in valid)
+    print_line(
+        f"{run.path}: best epoch {run.record['best_epoch']} of {run.record['epochs']}; validation @20: {summary}"
+    )
+
+
+def _best(event: dict[str, Any]) -> str:
+    best = event["best"]
+    return f"best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
+
+
+class _events:  # noqa: N801 (used as a function)
+    """Scalars of each epoch as TensorBoard events, or nothing where no directory is given."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.writer: Any = None
+        if directory is not None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                from hmlet.errors import MissingExtra
+
+                raise MissingExtra("--tensorboard", "tensorboard", "tensorboard") from error
+            self.writer = SummaryWriter(str(directory))  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Any:
+        return self._record
+
+    def _record(self, event: dict[str, Any]) -> None:
+        if self.writer is None:
+            return
+        self.writer.add_scalar("loss", event["loss"], event["epoch"])
+        for name, value in event.get("valid", {}).items():
+            self.writer.add_scalar(f"valid/{name}", value, event["epoch"])
+
+    def __exit__(self, *exception: object) -> None:
+        if self.writer is not None:
+            self.writer.close()

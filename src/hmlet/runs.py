@@ -1,0 +1,321 @@
+"""The run directory: every file written under a temporary name and renamed, with a format version and a checksum.
+
+`run.json` is the last file to be written: it names every other file with its SHA-256, so a run whose record says
+"finished" is whole. The checkpoint checks itself, because it is replaced while the record is not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hmlet.config import Recipe
+from hmlet.data import Dataset
+from hmlet.errors import RunError
+from hmlet.version import VERSION
+
+FORMAT_VERSION = 1
+RECORD = "run.json"
+CHECKPOINT = "checkpoint.safetensors"
+TEMPORARY = ".tmp"
+
+
+class RunDirectory:
+    """One run's files. Reading checks them; writing is atomic."""
+
+    def __init__(self, path: Path, record: dict[str, Any]) -> None:
+        self.path = path
+        self.record = record
+
+    # -- creating and opening -------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path | str, recipe: Recipe, data: Dataset, device: str) -> RunDirectory:
+        """A new run directory with its recipe, its ids and a record that says "running"."""
+        path = Path(path)
+        if path.exists() and any(entry.suffix != ".lock" for entry in path.iterdir()):
+            raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
+        run = cls(path, {})
+        run.write_text("config.toml", recipe.to_toml())
+        run.write_table("ids.parquet", _ids_table(data))
+        run.record.update(
+            format_version=FORMAT_VERSION,
+            status="running",
+            model=recipe.model.name,
+            seed=recipe.seed,
+            data=run._reference(data),
+            versions=_versions(),
+            hardware=_hardware(device),
+        )
+        run.write_record()
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        """An existing run directory, finished or not; its record is checked here, other files when they are read."""
+        path = Path(path)
+        if not (path / RECORD).is_file():
+            problem = "is not a run directory (it has no run.json)" if path.exists() else "does not exist"
+            raise RunError(f"{path} {problem}", "train one with `hmlet train DATA --model MODEL --out RUN`")
+        try:
+            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+            checksum = record.pop("checksum")
+            version = record["format_version"]
+        except (ValueError, KeyError, AttributeError) as error:
+            raise RunError(f"{path / RECORD} cannot be read ({error!r})", "restore it from a copy") from error
+        if checksum != _json_checksum(record):
+            raise RunError(f"{path / RECORD} is damaged (its checksum differs)", "restore it from a copy")
+        if version != FORMAT_VERSION:
+            raise RunError(
+                f"{path} has format version {version}, and this hmlet reads version {FORMAT_VERSION}",
+                "open it with the hmlet that wrote it, or train again",
+            )
+        return cls(path, record)
+
+    def _reference(self, data: Dataset) -> dict[str, Any]:
+        """How to find the data again: a named set, a prepared directory, or a copy that the run keeps."""
+        reference = data.reference
+        if reference is None:
+            data.save(self.path / "data", overwrite=True)
+            reference = "."
+        return {"name": data.name, "reference": reference, "fingerprint": data.fingerprint}
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.record.get("status") == "finished")
+
+    def require_finished(self) -> RunDirectory:
+        if not self.finished:
+            raise RunError(f"{self.path} is not finished", "continue it with `hmlet train … --resume`")
+        return self
+
+    def recipe(self) -> Recipe:
+        return Recipe.from_toml(self.read_bytes("config.toml").decode(), str(self.path / "config.toml"))
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, save: Callable[[Path], None], *, record: bool = True) -> None:
+        """Replace a file by what `save` writes: a temporary file, flushed to disk, then renamed. Nothing is ever half there."""
+        target = self.path / name
+        temporary = target.with_name(f"{target.name}{TEMPORARY}")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            save(temporary)
+            _flush(temporary)
+            if record:
+                self.record.setdefault("files", {})[name] = _sha256(temporary)
+            os.replace(temporary, target)
+            _flush(self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise RunError(
+                f"cannot write {target}: {error.strerror or error}", "free some space or mend the disk"
+            ) from error
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        self.write(name, lambda path: _save_bytes(path, content))
+
+    def write_text(self, name: str, text: str) -> None:
+        self.write_bytes(name, text.encode())
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        self.write(name, lambda path: pq.write_table(table, path, compression="zstd"))
+
+    def write_tensors(
+        self, name: str, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None, *, record: bool = True
+    ) -> None:
+        """Tensors and a few strings in one safetensors file that carries its own checksum."""
+        contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        described = {**(metadata or {}), "checksum": _tensor_checksum(contiguous, metadata or {})}
+        self.write(name, lambda path: save_file(contiguous, path, described), record=record)
+
+    def write_record(self) -> None:
+        """Write run.json, the file that vouches for all others."""
+        content = {**self.record, "checksum": _json_checksum(self.record)}
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        self.write(RECORD, lambda path: _save_bytes(path, text.encode()), record=False)
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """One more line of metrics.jsonl."""
+        try:
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, allow_nan=False) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}", "free some space"
+            ) from error
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+        self.record.get("files", {}).pop(name, None)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def checked(self, name: str) -> Path:
+        """The path of a recorded file whose content is what the record says."""
+        path = self.path / name
+        expected = self.record.get("files", {}).get(name)
+        if expected is None or not path.is_file():
+            raise RunError(f"{path} is missing", "the run is incomplete: finish it with --resume or train again")
+        if _sha256(path) != expected:
+            raise RunError(
+                f"{path} is damaged or of another run (its checksum differs from run.json)", "restore it from a copy"
+            )
+        return path
+
+    def read_bytes(self, name: str) -> bytes:
+        return self.checked(name).read_bytes()
+
+    def read_json(self, name: str) -> Any:
+        return json.loads(self.read_bytes(name))
+
+    def read_table(self, name: str) -> pa.Table:
+        return pq.read_table(io.BytesIO(self.read_bytes(name)))
+
+    def read_tensors(self, name: str, device: str = "cpu") -> dict[str, Tensor]:
+        """A recorded safetensors file, memory-mapped."""
+        path = self.checked(name)
+        with safe_open(path, framework="pt", device=device) as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        if not self.has("metrics.jsonl"):
+            return []
+        text = self.read_bytes("metrics.jsonl") if self.finished else (self.path / "metrics.jsonl").read_bytes()
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """The finished factors of users (U × F) and items (I × F)."""
+        tensors = self.require_finished().read_tensors("factors.safetensors")
+        return tensors["users"], tensors["items"]
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        self.write_tensors(CHECKPOINT, tensors, {"state": json.dumps(state, allow_nan=False)}, record=False)
+
+    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The tensors and the loop state of the last checkpoint, or None where none has been written."""
+        path = self.path / CHECKPOINT
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = dict(file.metadata() or {})
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise RunError(f"{path} is damaged ({error})", "delete it to train from the start") from error
+        if metadata.pop("checksum", "") != _tensor_checksum(tensors, metadata):
+            raise RunError(f"{path} is damaged (its checksum differs)", "delete it to train from the start")
+        return tensors, json.loads(metadata["state"])
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory alone. The system drops the lock of a process that died, so none can be stale."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "run.lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunError(
+                    f"{self.path} is being written by another process", "wait for it, or stop it first"
+                ) from error
+            for leftover in self.path.glob(f"*{TEMPORARY}"):
+                leftover.unlink()
+            yield
+
+
+def _save_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _flush(path: Path) -> None:
+    """Have the system put a file, or a directory's entries, on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return _digest(file)
+
+
+def _digest(file: BinaryIO) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _json_checksum(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _tensor_checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """SHA-256 over names, types, shapes and bytes of all tensors, and over the strings beside them."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _ids_table(data: Dataset) -> pa.Table:
+    """Both sides' ids and names; ids as text, so that one column holds both."""
+    sides = []
+    for vocabulary in (data.users, data.items):
+        count = len(vocabulary)
+        names = vocabulary.names if vocabulary.names is not None else pa.nulls(count, pa.string())
+        sides.append(
+            pa.table(
+                {
+                    "side": pa.array([vocabulary.kind] * count),
+                    "index": pa.array(np.arange(count, dtype=np.int32)),
+                    "id": vocabulary.ids.cast(pa.string()),
+                    "name": names.cast(pa.string()),
+                }
+            )
+        )
+    return pa.concat_tables(sides)
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "hmlet": VERSION,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+
+
+def _hardware(device: str) -> dict[str, Any]:
+    return {
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+        "kind": device,
+        "threads": torch.get_num_threads(),
+        "system": platform.system(),
+    }

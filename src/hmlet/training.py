@@ -1,0 +1,324 @@
+"""fit(): one loop for every model. Occasional acts first, the step next, the count last.
+
+What can be killed at any moment is the whole loop; what resume loads is LoopState and the tensors beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from hmlet.config import Recipe
+from hmlet.data import Dataset
+from hmlet.errors import ConfigError, HmletError, RunError, TrainingError
+from hmlet.evaluation import Evaluation, evaluate
+from hmlet.graph import Graph, training_graph
+from hmlet.kernels import Operator
+from hmlet.models import Layers, Model, build
+from hmlet.models.schedule import ranking_pass, temperature
+from hmlet.planning import memory_plan, require_memory
+from hmlet.runs import CHECKPOINT, RunDirectory
+from hmlet.steps import Steps, make_steps
+
+Listener = Callable[[dict[str, Any]], None]
+SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
+SELECTION_K = 20
+
+
+class StopTraining(Exception):
+    """Raised by a listener to end a training early, as pruning does; the run stays resumable."""
+
+
+class Interrupted(HmletError):
+    """A training that was asked to stop and saved itself."""
+
+    code = "interrupted"
+    exit_code = 130
+
+
+@dataclass
+class LoopState:
+    """Where the loop stands: all of it that is not a tensor, and what resume loads."""
+
+    step: int = 0
+    best_epoch: int = 0
+    best_value: float = -1.0
+    stale: int = 0  # evaluations since the best one
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a name means: "auto" takes CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("there is no CUDA device", "use --device cpu")
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"there is no device {name!r}", "use auto, cpu or cuda")
+    return torch.device(name)
+
+
+def fit(
+    data: Dataset,
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> RunDirectory:
+    """Train a recipe on a data set's training part and write the run directory.
+
+    The validation part selects the model; the test part is never read. With `resume`, an unfinished run in `out`
+    goes on from its last checkpoint, and a finished one is returned as it is. `listener` is told of every epoch.
+    """
+    place = choose_device(device)
+    require_memory(memory_plan(recipe, data.n_users, data.n_items, data.count("train")), place)
+    if data.count("train") == 0:
+        raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
+    empty = RunDirectory(Path(out), {})
+    with empty.lock(), _deterministic(recipe.train.deterministic), _StopRequest() as request:
+        run = _enter(empty.path, recipe, data, place, resume)
+        if run.finished:
+            return run
+        trainer = Trainer(data, recipe, place, run)
+        trainer.restore()
+        try:
+            trainer.loop(listener or (lambda event: None), request)
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"{place} ran out of memory ({error})",
+                "lower model.embedding_size, train.batch_size or model.layers; the last checkpoint is kept",
+            ) from error
+        return trainer.finish()
+
+
+def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resume: bool) -> RunDirectory:
+    """The run directory to train in: a new one, or with `resume` the one that is there, if it is of the same making."""
+    started = (path / "run.json").is_file()
+    if not (resume and started):
+        return RunDirectory.create(path, recipe, data, str(device))
+    run = RunDirectory.open(path)
+    if run.record["data"]["fingerprint"] != data.fingerprint:
+        raise RunError(f"{path} was trained on other data ({run.record['data']['name']})", "resume with that data set")
+    if run.recipe() != recipe:
+        raise RunError(
+            f"{path} has another recipe than the one given", "resume without changing it, or choose another --out"
+        )
+    return run
+
+
+class Trainer:
+    """A model on its way: what the loop moves, saves and restores."""
+
+    def __init__(self, data: Dataset, recipe: Recipe, device: torch.device, run: RunDirectory) -> None:
+        self.data, self.recipe, self.device, self.run = data, recipe, device, run
+        self.graph: Graph = training_graph(data)
+        initial = torch.Generator().manual_seed(recipe.seed)
+        self.model: Model = build(recipe.model, self.graph, initial).to(device)
+        loops = self.model.self_loops
+        self.operator = Operator.build(
+            self.graph.indptr,
+            self.graph.neighbours,
+            self.graph.edges,
+            self.graph.scale(loops),
+            device,
+            self_loops=loops,
+        )
+        self.steps: Steps = make_steps(recipe, self.model, self.operator, data, device)
+        self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
+        self.state = LoopState()
+        self.best: dict[str, Tensor] = {}
+        self._saved_at = time.monotonic()
+        self._started_at = time.monotonic()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def loop(self, listener: Listener, request: _StopRequest) -> None:
+        """Train until the epochs are done or validation has stopped improving."""
+        state, train = self.state, self.recipe.train
+        total = train.epochs * self.steps.per_epoch
+        self.model.train()
+        while True:
+            epoch, within = divmod(state.step, self.steps.per_epoch)
+            if within == 0 and epoch > len(state.history):
+                listener(self._end_epoch(epoch))
+            if state.step >= total or (train.patience and state.stale >= train.patience):
+                break
+            if request.made:
+                self.save()
+                raise Interrupted(
+                    f"stopped in epoch {epoch + 1}; everything is saved", f"go on with --resume in {self.run.path}"
+                )
+            if time.monotonic() - self._saved_at >= train.checkpoint_seconds:
+                self.save()
+            self.steps.take(state.step, epoch)
+            state.step += 1
+
+    def _end_epoch(self, epoch: int) -> dict[str, Any]:
+        """Record a finished epoch, with an evaluation where one is due; returns its row of metrics.jsonl."""
+        state, train = self.state, self.recipe.train
+        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss(epoch)}
+        if epoch % train.validate_every == 0 or epoch == train.epochs:
+            row |= self._validate(epoch)
+        state.seconds += time.monotonic() - self._started_at
+        self._started_at = time.monotonic()
+        row["seconds"] = round(state.seconds, 3)
+        state.history.append(row)
+        self.run.append_metrics(row)
+        return {**row, "epochs": train.epochs, "best": {"epoch": state.best_epoch, SELECTION: state.best_value}}
+
+    def _validate(self, epoch: int) -> dict[str, Any]:
+        evaluation, layers = self.evaluate(epoch)
+        value = evaluation.metrics[SELECTION]
+        if value > self.state.best_value:
+            self.state.best_value, self.state.best_epoch, self.state.stale = value, epoch, 0
+            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        else:
+            self.state.stale += 1
+        row: dict[str, Any] = {"valid": evaluation.metrics}
+        if layers.gates:
+            row["temperature"] = temperature(self.recipe.model.temperature, epoch - 1)  # type: ignore[union-attr]
+            row["gate_share"] = {str(layer): float((p > 0.5).double().mean()) for layer, p in layers.gates.items()}
+        return row
+
+    @torch.no_grad()
+    def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:
+        """The model as it stands, on the validation part; training goes on as if nothing had happened."""
+        self.model.eval()
+        how = ranking_pass(self.recipe.model, epoch - 1, self.ranking_noise)
+        layers = self.model.propagate(self.operator, how)
+        factors_NF = self.model.readout(layers).float()
+        users_UF, items_IF = factors_NF[: self.model.n_users], factors_NF[self.model.n_users :]
+        evaluation = evaluate((users_UF, items_IF), self.data, "valid", "train", SELECTION_K)
+        self.model.train()
+        return evaluation, layers
+
+    # -- saving and restoring -------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint from which the loop goes on exactly as it would have."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"steps.{name}": tensor for name, tensor in self.steps.tensors().items()}
+        tensors["ranking_noise"] = self.ranking_noise.get_state()
+        now = time.monotonic()
+        self.run.save_checkpoint(
+            tensors, {**asdict(self.state), "seconds": self.state.seconds + now - self._started_at}
+        )
+        self._saved_at = time.monotonic()
+
+    def restore(self) -> None:
+        """Take up the last checkpoint, where there is one; metrics.jsonl goes back to what it says."""
+        saved = self.run.load_checkpoint()
+        if saved is not None:
+            tensors, state = saved
+            self.state = LoopState(**state)
+            self.model.load_state_dict(_under("model.", tensors))
+            self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
+            self.steps.load(_under("steps.", tensors))
+            self.ranking_noise.set_state(tensors["ranking_noise"])
+        self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        self.run.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.state.history))
+
+    @torch.no_grad()
+    def finish(self) -> RunDirectory:
+        """Write the best model's factors, layers and gates, then the record that makes the run finished."""
+        run, state = self.run, self.state
+        if self.best:
+            self.model.load_state_dict(self.best)
+        self.model.eval()
+        best_epoch = state.best_epoch or self.recipe.train.epochs
+        layers = self.model.propagate(
+            self.operator, ranking_pass(self.recipe.model, best_epoch - 1, self.ranking_noise)
+        )
+        factors_NF = self.model.readout(layers).float()
+        run.write_tensors(
+            "factors.safetensors",
+            {"users": factors_NF[: self.model.n_users].clone(), "items": factors_NF[self.model.n_users :].clone()},
+        )
+        run.write_tensors("model.safetensors", dict(self.model.state_dict()))
+        if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
+            run.write_tensors("layers.safetensors", {str(at): e.float() for at, e in enumerate(layers.embeddings_ND)})
+        if layers.gates:
+            run.write_table("gates.parquet", _gates_table(layers.gates))
+        self._write_metrics()
+        run.record |= {
+            "status": "finished",
+            "best_epoch": best_epoch,
+            "epochs": len(state.history),
+            "valid": next(
+                (row["valid"] for row in state.history if row["epoch"] == best_epoch and "valid" in row), None
+            ),
+            "timings": {"training_seconds": round(state.seconds, 3)},
+        }
+        run.write_record()
+        run.remove(CHECKPOINT)
+        return run
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _gates_table(gates: dict[int, Tensor]) -> pa.Table:
+    """One row a node and gated layer: the probability of the non-linear branch, and the choice."""
+    probability = [gates[layer].float().cpu().numpy() for layer in sorted(gates)]
+    count = len(probability[0])
+    return pa.table(
+        {
+            "node": np.tile(np.arange(count, dtype=np.int32), len(probability)),
+            "layer": np.repeat(np.array(sorted(gates), dtype=np.int8), count),
+            "probability": np.concatenate(probability),
+            "nonlinear": np.concatenate(probability) > 0.5,
+        }
+    )
+
+
+class _StopRequest:
+    """Turns the first SIGINT or SIGTERM into a wish that the loop sees; the second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.made = False
+
+    def __enter__(self) -> _StopRequest:
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.made = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    """PyTorch's deterministic algorithms while training, where the recipe asks for them."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
