@@ -11,7 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from hmlet.models.base import Pass, dropout, glorot
+from hmlet.kernels import dropout_relu
+from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
 
@@ -38,13 +39,19 @@ class Gate(nn.Module):
         return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
 
     def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation."""
-        size = linear_ND.shape[1]
-        hidden_NH = torch.addmm(linear_ND @ self.dense[0][:size] + self.bias[0], nonlinear_ND, self.dense[0][size:])
+        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation.
+
+        Products are in the embeddings' type; BatchNorm's statistics and the logits are in the parameters'.
+        """
+        size, dtype = linear_ND.shape[1], linear_ND.dtype
+        first = self.dense[0].to(dtype)
+        hidden_NH = torch.addmm(
+            torch.addmm(self.bias[0].to(dtype), linear_ND, first[:size]), nonlinear_ND, first[size:]
+        )
         for weight, bias, norm in zip(self.dense[1:], self.bias[1:], self.norm, strict=True):
-            hidden_NH = torch.relu(dropout(norm(hidden_NH), self.rate, generator))
-            hidden_NH = torch.addmm(bias, hidden_NH, weight)
-        return hidden_NH.float()
+            hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator)
+            hidden_NH = torch.addmm(bias.to(dtype), hidden_NH, weight.to(dtype))
+        return hidden_NH.to(self.bias[0].dtype)
 
 
 class RandomGate(nn.Module):
@@ -67,7 +74,9 @@ def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
     return choice_N2[:, LINEAR, None] * linear_ND + choice_N2[:, NONLINEAR, None] * nonlinear_ND
 
 
-def gumbel_softmax(logits_N2: Tensor, temperature: float, hard: bool, generator: torch.Generator | None) -> Tensor:
+def gumbel_softmax(
+    logits_N2: Tensor, temperature: float | Tensor, hard: bool, generator: torch.Generator | None
+) -> Tensor:
     """softmax((logits + Gumbel noise) / τ); `hard` is one-hot forward with the soft gradient (straight-through).
 
     Without a generator there is no noise: `hard` is then the argmax, ties going to the linear branch.
