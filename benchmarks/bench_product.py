@@ -1,4 +1,4 @@
-"""The sparse product Â x: ours beside torch.sparse COO and CSR (and SciPy on CPU), in one run, with the error against float64.
+"""The sparse product Â x: ours beside torch.sparse and SciPy in one run, with the error against float64.
 
 python benchmarks/bench_product.py --dataset gowalla --dim 64 --json
 """

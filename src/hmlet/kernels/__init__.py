@@ -6,7 +6,7 @@ y_ND = operator.drop(rate, key)(x_ND)     # each undirected edge kept with proba
 h = dropout_relu(x, rate, generator)
 """
 
-from hmlet.kernels.activation import dropout_relu
+from hmlet.kernels.activation import dropout_relu, mix
 from hmlet.kernels.operator import Operator, draw_key
 
-__all__ = ["Operator", "draw_key", "dropout_relu"]
+__all__ = ["Operator", "draw_key", "dropout_relu", "mix"]

@@ -30,8 +30,6 @@ class Operator:
     loop: Tensor | None = None  # N: the diagonal of a normalisation with self-loops
     storage: torch.dtype | None = None  # the type that x is stored in for the product; x's own where None
     segments: Any = None  # kernels.cuda.Segments where Triton runs the product
-    rate: float = 0.0  # of edges that the CUDA product leaves out, by the hash of `key`
-    key: Tensor | None = None
 
     @classmethod
     def build(
@@ -69,12 +67,17 @@ class Operator:
     def drop(self, rate: float, key: Tensor) -> Operator:
         """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate).
 
-        `key` is one int64 on the operator's device (see `draw_key`). On CUDA it is read when the product runs.
+        `key` is one int64 on the operator's device (see `draw_key`), and is not read by the host on CUDA.
         """
         if rate == 0.0:
             return self
         if self.segments is not None:
-            return replace(self, rate=rate, key=key)
+            from hmlet.kernels import cuda
+
+            segments, neighbours, weights = cuda.thin(
+                self.segments, self.neighbours, self.weights, self.edges, rate, key
+            )
+            return replace(self, segments=segments, neighbours=neighbours, weights=weights)
         kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, int(key))).to(self.edges.device)
         indptr, neighbours, weights = cpu.compact(self.indptr, self.neighbours, self.weights, kept[self.edges])
         return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate))
@@ -92,7 +95,7 @@ class Operator:
         else:
             from hmlet.kernels import cuda
 
-            y_ND = cuda.product(self.segments, self.neighbours, self.weights, self.edges, x_ND, self.rate, self.key)
+            y_ND = cuda.product(self.segments, self.neighbours, self.weights, x_ND)
         return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND)
 
 

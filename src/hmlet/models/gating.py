@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from hmlet.kernels import dropout_relu
+from hmlet.kernels import dropout_relu, mix
 from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
@@ -66,12 +66,6 @@ class RandomGate(nn.Module):
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         return mix(self.choice_N2, linear_ND, nonlinear_ND), self.choice_N2[:, NONLINEAR]
-
-
-def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
-    """g · [eᴸ, eᴺ] for each node."""
-    choice_N2 = choice_N2.to(linear_ND.dtype)
-    return choice_N2[:, LINEAR, None] * linear_ND + choice_N2[:, NONLINEAR, None] * nonlinear_ND
 
 
 def gumbel_softmax(
