@@ -254,4 +254,4 @@ def edge_hash(value: int) -> int:
 
 def keeps(edge: int, rate: float, key: int) -> bool:
     salt = edge_hash((key * 0x9E3779B9 + (key >> 32)) % 2**32)
-    return edge_hash(edge ^ salt) >= round(rate * 2**32)
+    return edge_hash(edge ^ salt) >= min(round(rate * 2**32), 2**32 - 1)

@@ -71,6 +71,7 @@ class Operator:
 
         `key` is one int64 on the operator's device (see `draw_key`). On CUDA it is read when the product runs.
         """
+        assert len(self.edges) == len(self.neighbours) and self.rate == 0.0, "edges are dropped once"
         if rate == 0.0:
             return self
         if self.segments is not None:
