@@ -58,7 +58,8 @@ def _rounding(users_BF: Tensor, items_IF: Tensor) -> Tensor:
     lost = (size * kind.tiny) ** 0.5  # a norm is short by at most this much where its squares vanish
     length_B = users_BF.norm(dim=1).double() + lost
     longest = items_IF.norm(dim=1).max().double() + lost
-    return size * (4 * kind.eps * length_B * longest + kind.tiny)
+    error_B: Tensor = size * (4 * kind.eps * length_B * longest + kind.tiny)
+    return error_B
 
 
 def _exclude(scores_BI: Tensor, seen: tuple[Tensor, Tensor] | None, allowed_I: Tensor | None) -> None:
