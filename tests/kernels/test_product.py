@@ -105,7 +105,11 @@ def test_backward_takes_gradients_that_lie_anyhow_in_memory() -> None:
 
 def test_gradient_equals_finite_differences() -> None:
     x_ND = torch.randn(70, 2, dtype=torch.float64, requires_grad=True)
-    for product in (operator(dtype=torch.float64), operator(True, torch.float64), operator().drop(0.5, torch.tensor([3]))):
+    for product in (
+        operator(dtype=torch.float64),
+        operator(True, torch.float64),
+        operator().drop(0.5, torch.tensor([3])),
+    ):
         assert torch.autograd.gradcheck(product, (x_ND,), fast_mode=True)
 
 
@@ -167,5 +171,9 @@ def test_edges_are_dropped_from_the_whole_operator_only() -> None:
 
 
 def test_same_key_same_edges_and_another_key_others() -> None:
-    assert np.array_equal(dense(operator().drop(0.4, torch.tensor([11]))), dense(operator().drop(0.4, torch.tensor([11]))))
-    assert not np.array_equal(dense(operator().drop(0.4, torch.tensor([11]))), dense(operator().drop(0.4, torch.tensor([12]))))
+    assert np.array_equal(
+        dense(operator().drop(0.4, torch.tensor([11]))), dense(operator().drop(0.4, torch.tensor([11])))
+    )
+    assert not np.array_equal(
+        dense(operator().drop(0.4, torch.tensor([11]))), dense(operator().drop(0.4, torch.tensor([12])))
+    )

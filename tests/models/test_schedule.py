@@ -9,7 +9,7 @@ import torch
 
 from hmlet.config import MODELS, HmletConfig, variant_types
 from hmlet.models import NOISE_FREE
-from hmlet.models.schedule import gates_frozen, ranking_pass, temperature, training_pass
+from hmlet.models.schedule import gates_frozen, ranking_pass, temperature, training_pass, training_temperature
 
 GENERATOR = torch.Generator()
 
@@ -68,12 +68,12 @@ def test_variants_are_a_table_of_gated_layers(name: Any, layers: int, gated: set
 
 def test_training_pass() -> None:
     config = HmletConfig(gate_training="straight-through", temperature="text")
-    how = training_pass(config, 2, GENERATOR)
-    assert (how.noise, how.dropout, how.hard) == (GENERATOR, GENERATOR, True)
-    assert how.temperature == pytest.approx(0.6930175)
-    soft = training_pass(HmletConfig(gate_training="soft", gate_noise=False), 0, GENERATOR)
+    how = training_pass(config, 0.3, GENERATOR)
+    assert (how.noise, how.dropout, how.hard, how.temperature) == (GENERATOR, GENERATOR, True, 0.3)
+    assert training_temperature(config, 2) == pytest.approx(0.6930175)
+    soft = training_pass(HmletConfig(gate_training="soft", gate_noise=False), 0.7, GENERATOR)
     assert (soft.noise, soft.dropout, soft.hard) == (None, GENERATOR, False)
-    other = training_pass(MODELS["ngcf"](), 0, GENERATOR)
+    other = training_pass(MODELS["ngcf"](), 0.7, GENERATOR)
     assert (other.noise, other.dropout) == (None, GENERATOR)
 
 
