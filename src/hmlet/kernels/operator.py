@@ -69,6 +69,7 @@ class Operator:
 
         `key` is one int64 on the operator's device (see `draw_key`), and is not read by the host on CUDA.
         """
+        assert self.key is None, "edges are dropped from the whole operator, once"
         if rate == 0.0:
             return self
         if self.segments is not None:
@@ -80,7 +81,7 @@ class Operator:
             return replace(self, segments=segments, neighbours=neighbours, weights=weights)
         kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, int(key))).to(self.edges.device)
         indptr, neighbours, weights = cpu.compact(self.indptr, self.neighbours, self.weights, kept[self.edges])
-        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate))
+        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate), key=key)
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         """Â x, differentiable in x."""

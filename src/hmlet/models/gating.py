@@ -48,7 +48,7 @@ class Gate(nn.Module):
         hidden_NH = torch.addmm(
             torch.addmm(self.bias[0].to(dtype), linear_ND, first[:size]), nonlinear_ND, first[size:]
         )
-        for weight, bias, norm in zip(self.dense[1:], self.bias[1:], self.norm, strict=True):
+        for weight, bias, norm in zip(list(self.dense)[1:], list(self.bias)[1:], self.norm, strict=True):
             hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator)
             hidden_NH = torch.addmm(bias.to(dtype), hidden_NH, weight.to(dtype))
         return hidden_NH.to(self.bias[0].dtype)
@@ -84,4 +84,4 @@ def gumbel_softmax(
         return soft_N2
     nonlinear_N = logits_N2[:, NONLINEAR] > logits_N2[:, LINEAR]
     one_hot_N2 = torch.stack([~nonlinear_N, nonlinear_N], dim=1).to(soft_N2.dtype)
-    return one_hot_N2 - soft_N2.detach() + soft_N2 if soft_N2.requires_grad else one_hot_N2
+    return one_hot_N2 + (soft_N2 - soft_N2.detach())  # the bracket is exactly 0, so the choice stays exactly one-hot
