@@ -69,14 +69,14 @@ def gate_logits(parameters: Parameters, layer: int, linear_ND: Array, nonlinear_
     x = np.concatenate([linear_ND, nonlinear_ND], axis=1)
     depth = sum(name.startswith(f"{at}.dense.") for name in parameters)
     for step in range(depth):
-        x = x @ parameters[f"{at}.dense.{step}"] + parameters[f"{at}.bias.{step}"]
+        x = x @ parameters[f"{at}.dense.{step}"]
         if step == depth - 1:
-            break
+            return x + parameters[f"{at}.bias"]
         mean = x.mean(axis=0) if batch_norm else parameters[f"{at}.norm.{step}.running_mean"]
         variance = x.var(axis=0) if batch_norm else parameters[f"{at}.norm.{step}.running_var"]
         x = (x - mean) / np.sqrt(variance + 1e-5)
         x = np.maximum(x * parameters[f"{at}.norm.{step}.weight"] + parameters[f"{at}.norm.{step}.bias"], 0)
-    return x
+    raise AssertionError("a gate has a layer")
 
 
 def hmlet(

@@ -197,7 +197,9 @@ class TrainConfig(Section):
     batch_size: PositiveInt = 2048
     """Triplets a step."""
     learning_rate: PositiveFloat = 1e-3
-    """Adam's step size."""
+    """Adam's step size, at the start."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """How the step size goes on: as it is, or by a half cosine to nearly nothing in the last epoch."""
     l2: Annotated[float, Field(ge=0.0)] = 1e-4
     """λ on the batch's rows of e⁰."""
     l2_weights: bool = False

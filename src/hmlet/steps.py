@@ -62,9 +62,8 @@ class GradientSteps:
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
         self.parameters = list(model.parameters())
         self.on_cuda = device.type == "cuda"
-        self.optimizer = torch.optim.Adam(
-            self.parameters, lr=recipe.train.learning_rate, fused=True, capturable=self.on_cuda
-        )
+        self.rate = torch.tensor(recipe.train.learning_rate, device=device)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.rate, fused=True, capturable=self.on_cuda)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.broken = torch.zeros((), device=device)
         self.optimizer.found_inf = self.broken  # type: ignore[attr-defined]  # fused Adam skips its update where this is 1
@@ -86,13 +85,20 @@ class GradientSteps:
             self._look(epoch, step % self.per_epoch)
 
     def _enter(self, epoch: int) -> None:
-        """What an epoch changes: the temperature, and whether the gates are trained yet (which needs another graph)."""
+        """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
         self.temperature.fill_(training_temperature(self.recipe.model, epoch))
+        self.rate.fill_(self._learning_rate(epoch))
         trained = not gates_frozen(self.recipe.model, epoch)
         if any(weight.requires_grad != trained for weight in self.model.weights()):
             for weight in self.model.weights():
                 weight.requires_grad_(trained)
             self.graph, self.eager_steps = None, 0
+
+    def _learning_rate(self, epoch: int) -> float:
+        train = self.recipe.train
+        if train.schedule == "constant":
+            return train.learning_rate
+        return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
 
     def _step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -30,6 +30,7 @@ class Operator:
     loop: Tensor | None = None  # N: the diagonal of a normalisation with self-loops
     storage: torch.dtype | None = None  # the type that x is stored in for the product; x's own where None
     segments: Any = None  # kernels.cuda.Segments where Triton runs the product
+    key: Tensor | None = None  # of the dropout that made this operator, if one did
 
     @classmethod
     def build(
@@ -78,7 +79,7 @@ class Operator:
             segments, neighbours, weights = cuda.thin(
                 self.segments, self.neighbours, self.weights, self.edges, rate, key
             )
-            return replace(self, segments=segments, neighbours=neighbours, weights=weights)
+            return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
         kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, int(key))).to(self.edges.device)
         indptr, neighbours, weights = cpu.compact(self.indptr, self.neighbours, self.weights, kept[self.edges])
         return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate), key=key)

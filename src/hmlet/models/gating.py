@@ -28,7 +28,7 @@ class Gate(nn.Module):
         sizes = [2 * size, *hidden, 2]
         self.rate = rate
         self.dense = nn.ParameterList(glorot(a, b, generator) for a, b in pairwise(sizes))
-        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(b)) for b in sizes[1:])
+        self.bias = nn.Parameter(torch.zeros(2))  # BatchNorm takes means away, so only the last layer has a bias
         self.norm = nn.ModuleList(nn.BatchNorm1d(h) for h in hidden)
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
@@ -45,13 +45,10 @@ class Gate(nn.Module):
         """
         size, dtype = linear_ND.shape[1], linear_ND.dtype
         first = self.dense[0].to(dtype)
-        hidden_NH = torch.addmm(
-            torch.addmm(self.bias[0].to(dtype), linear_ND, first[:size]), nonlinear_ND, first[size:]
-        )
-        for weight, bias, norm in zip(list(self.dense)[1:], list(self.bias)[1:], self.norm, strict=True):
-            hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator)
-            hidden_NH = torch.addmm(bias.to(dtype), hidden_NH, weight.to(dtype))
-        return hidden_NH.to(self.bias[0].dtype)
+        hidden_NH = torch.addmm(linear_ND @ first[:size], nonlinear_ND, first[size:])
+        for weight, norm in zip(list(self.dense)[1:], self.norm, strict=True):
+            hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator) @ weight.to(dtype)
+        return hidden_NH.to(self.bias.dtype) + self.bias
 
 
 class RandomGate(nn.Module):
