@@ -12,7 +12,7 @@ from hmlet.cli.console import Json, app, print_json, print_line, progress
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Two or more run directories on one data set.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Two or more run directories on one data set.")],
     split: Annotated[str, typer.Option("--split", help="The part to rank: valid or test.")] = "test",
     mask: Annotated[str, typer.Option("--mask", help="Items left out of the ranking: train or train+valid.")] = "train",
     k: Annotated[int, typer.Option("-k", help="Length of the lists.", min=1)] = 20,

@@ -98,6 +98,7 @@ def tune(
     with backend.quiet():
         study = search.open(storage, sampler, pruning)
         search.fill(study, entries)
+        search.write(study)
         search.work(study)
     return search.finish(study)
 
