@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from bare import run_bare
-from hmlet.training import Interrupted
 
 from hmlet.config import MODELS, Recipe, resolve
 from hmlet.data import Dataset, Interactions, Vocabulary
 from hmlet.errors import ConfigError, TrainingError
+from hmlet.training import Interrupted
 from hmlet.tuning import Range, Space, backend, load_space, search, tune
 
 GRID: Space = {"train.learning_rate": (1e-3, 1e-2, 1e-1), "train.l2": (0.0, 1e-4)}
