@@ -7,7 +7,8 @@ model's own propagation, as a node of that degree, beside the stored embeddings 
 
 with the trained gates, without noise. Nobody trained an e⁰ for it: a linear rule, fitted by ridge regression on the
 existing nodes of its side, reads one off its neighbours. Neighbours keep the degrees they were trained with.
-Models that do not propagate over Â get their factor by such a rule alone; WRMF's rule is its own least-squares problem.
+Models that do not propagate over Â get their factor by a rule alone: WRMF by its own least-squares problem, BPR by a
+Newton step on its own loss, PinSage by the regression. Decision 0004 has the candidates and their numbers.
 
 Legend: B newcomers, N nodes, D embedding size, F factor size.
 """
@@ -18,6 +19,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -36,7 +38,8 @@ from hmlet.models.schedule import ranking_pass
 from hmlet.runs import RunDirectory
 
 PROPAGATED = ("hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc")  # families that use Â; the rest are folded by a rule
-RIDGE = 1e-3  # beside the mean diagonal of the normal equations
+RIDGE = 1e-2  # beside the mean diagonal of the normal equations
+SCALED_ON = 500  # trained nodes that give the length of a discriminant
 Side = Literal["user", "item"]
 Indices = Sequence[int] | npt.NDArray[np.integer]
 
@@ -184,9 +187,10 @@ class FoldIn:
     def _rule(self, side: Side) -> Rule:
         """The rule of a side, fitted when it is first needed."""
         if side not in self._rules:
-            self._rules[side] = (
-                self._solver(side) if isinstance(self.recipe.model, WRMFConfig) else self._regression(side)
+            fit = {"wrmf": self._least_squares, "bpr": self._discriminant}.get(
+                self.recipe.model.family, self._regression
             )
+            self._rules[side] = fit(side)
         return self._rules[side]
 
     @torch.no_grad()
@@ -208,23 +212,59 @@ class FoldIn:
         return torch.from_numpy(nodes), Lists(torch.from_numpy(neighbours), torch.from_numpy(offsets))
 
     @torch.no_grad()
-    def _solver(self, side: Side) -> Rule:
+    def _least_squares(self, side: Side) -> Rule:
         """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
-        config = self.recipe.model
+        config, others_ND = self.recipe.model, self._others(side)
         assert isinstance(config, WRMFConfig)
-        all_ND, n_users = self.inputs[0].double(), self.graph.n_users
-        others_ND = all_ND[n_users:] if side == "user" else all_ND[:n_users]
-        gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(all_ND.shape[1], dtype=torch.float64)
+        gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(others_ND.shape[1]).double()
 
-        def solve(lists: Lists, messages: list[Tensor]) -> Tensor:
-            solved = []
-            for start, end in zip(lists.offsets[:-1].tolist(), lists.offsets[1:].tolist(), strict=True):
-                own_SD = all_ND[lists.nodes[start:end]]
-                right_D = (1 + config.alpha) * own_SD.sum(dim=0)
-                solved.append(torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D))
-            return torch.stack(solved).float() if solved else all_ND.new_empty(0, all_ND.shape[1]).float()
+        def solve(own_SD: Tensor) -> Tensor:
+            right_D = (1 + config.alpha) * own_SD.sum(dim=0)
+            x_D: Tensor = torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D)
+            return x_D
 
-        return solve
+        return self._one_by_one(solve)
+
+    @torch.no_grad()
+    def _discriminant(self, side: Side) -> Rule:
+        """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:
+
+        (Z_SᵀZ_S / |S| + C + λ) x ∝ mean of Z_S,  Z = Y - mean of Y,  λ = 4 of C's mean diagonal,
+        scaled to the length that training gave.
+        """
+        others_ND = self._others(side)
+        mean_D = others_ND.mean(dim=0)
+        spread_DD = torch.cov(others_ND.T, correction=0)
+        spread_DD.diagonal().add_(4 * spread_DD.diagonal().mean().clamp_min(1e-12))
+
+        def solve(own_SD: Tensor) -> Tensor:
+            own_SD = own_SD - mean_D
+            x_D: Tensor = torch.linalg.solve(spread_DD + own_SD.T @ own_SD / len(own_SD), own_SD.mean(dim=0))
+            return x_D
+
+        rule = self._one_by_one(solve)
+        nodes, lists = self._trained(side)
+        some = slice(0, SCALED_ON)
+        found_ND = rule(Lists(lists.nodes, lists.offsets[: SCALED_ON + 1]), [])
+        length = self.inputs[0][nodes[some]].norm() / found_ND.norm().clamp_min(1e-12)
+        return lambda lists, messages: length * rule(lists, messages)
+
+    def _others(self, side: Side) -> Tensor:
+        """The inputs of the side that a newcomer's neighbours are on, in float64."""
+        n_users = self.graph.n_users
+        return (self.inputs[0][n_users:] if side == "user" else self.inputs[0][:n_users]).double()
+
+    def _one_by_one(self, solve: Callable[[Tensor], Tensor]) -> Rule:
+        """The rule that solves each newcomer's own system; someone without neighbours gets 0."""
+
+        def rule(lists: Lists, messages: list[Tensor]) -> Tensor:
+            found_BD = torch.zeros(len(lists.offsets) - 1, self.inputs[0].shape[1])
+            for at, (start, end) in enumerate(pairwise(lists.offsets.tolist())):
+                if end > start:
+                    found_BD[at] = solve(self.inputs[0][lists.nodes[start:end]].double()).float()
+            return found_BD
+
+        return rule
 
 
 class _Arrivals:
