@@ -15,7 +15,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,7 +111,7 @@ class RunDirectory:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, save: Callable[[Path], None], *, record: bool = True) -> None:
-        """Replace a file by what `save` writes: a temporary file, flushed to disk, then renamed. Nothing is ever half there."""
+        """Replace a file by what `save` writes: a temporary file, flushed to disk, then renamed. Never half there."""
         target = self.path / name
         temporary = target.with_name(f"{target.name}{TEMPORARY}")
         try:
@@ -263,11 +263,7 @@ def _flush(path: Path) -> None:
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return _digest(file)
-
-
-def _digest(file: BinaryIO) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _json_checksum(record: dict[str, Any]) -> str:

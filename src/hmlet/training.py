@@ -138,6 +138,7 @@ class Trainer:
             self.graph.scale(loops),
             device,
             self_loops=loops,
+            storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
         )
         self.steps: Steps = make_steps(recipe, self.model, self.operator, data, device)
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
