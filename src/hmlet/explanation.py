@@ -83,9 +83,9 @@ def sentence(parts: dict[str, Any]) -> str:
     """An explanation in words."""
     helpful = [each for each in parts["carried_by"] if each["contribution"] > 0][:MOST_NAMED]
     layer = max(parts["layers"], key=lambda each: float(each["contribution"]))["layer"]
-    named = [f"{each['item']} ({each['contribution']:+.2f})" for each in helpful]
+    named = [f"{each['item']} ({each['contribution']:+.3g})" for each in helpful]
     reason = f"mostly because of {_joined(named)}" if named else "although none of the user's items speaks for it"
-    words = f"{parts['item']} scores {parts['score']:.2f} for {parts['user']}, {reason}"
+    words = f"{parts['item']} scores {parts['score']:.3g} for {parts['user']}, {reason}"
     if len(parts["layers"]) > 1:
         words += f"; layer {layer} carries the largest part"
     for gate in parts["gates"][-1:]:
