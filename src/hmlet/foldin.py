@@ -290,9 +290,11 @@ def _model(directory: RunDirectory, recipe: Recipe) -> Model:
     """The trained weights in a model of no nodes: newcomers bring their own."""
     nobody = Graph.from_csr(Csr(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int32)), 0)
     model = build(recipe.model, nobody, torch.Generator())
-    stored = directory.read_tensors("model.safetensors")
-    per_node = ("embedding", "neighbours_NT", "importance_NT")
-    model.load_state_dict({name: tensor for name, tensor in stored.items() if name not in per_node}, strict=False)
+    per_node = {"embedding", "neighbours_NT", "importance_NT"}
+    stored = {name: tensor for name, tensor in directory.weights().items() if name not in per_node}
+    missing, unexpected = model.load_state_dict(stored, strict=False)
+    assert not unexpected, f"model.safetensors has weights that the model lacks: {unexpected}"
+    assert per_node.issuperset(missing), f"model.safetensors lacks weights of the model: {missing}"
     return model.eval()
 
 
