@@ -87,7 +87,7 @@ def test_a_linear_model_by_hand(tmp_path: Path) -> None:
     change = sum(message(own, layer) - message(kept, layer) for layer in layers[:-1])
     rule = fold._rule("user")
     before, after = (
-        rule(lists, fold._messages(lists))[0] for lists in (fold._lists("user", [own]), fold._lists("user", [kept]))
+        rule(lists, fold.messages(lists))[0] for lists in (fold.lists_of("user", [own]), fold.lists_of("user", [kept]))
     )
     expected = float((change + before.double() - after.double()) @ target) / len(layers)
     assert parts[f"i{gone}"] == pytest.approx(expected, abs=1e-6)

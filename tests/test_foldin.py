@@ -34,7 +34,7 @@ def neighbours(fold: FoldIn, node: int) -> np.ndarray:
 def test_existing_nodes_with_their_own_embedding_get_their_stored_factors(run: Run, side: str) -> None:
     fold = run.fold_in
     start, end = (0, fold.graph.n_users) if side == "user" else (fold.graph.n_users, fold.graph.n_nodes)
-    lists = fold._lists(side, [neighbours(fold, node) for node in range(start, end)])  # type: ignore[arg-type]
+    lists = fold.lists_of(side, [neighbours(fold, node) for node in range(start, end)])  # type: ignore[arg-type]
     found = fold.propagate(lists, fold.inputs[0][start:end])
     torch.testing.assert_close(found, run.factors[side == "item"], rtol=1e-5, atol=1e-6)
 

@@ -118,11 +118,11 @@ class FoldIn:
 
     def users(self, lists: Sequence[Indices]) -> Tensor:
         """The factors of new users, each given by the items it has: B × F."""
-        return self._fold("user", self._lists("user", lists))
+        return self._fold("user", self.lists_of("user", lists))
 
     def items(self, lists: Sequence[Indices]) -> Tensor:
         """The factors of new items, each given by the users who have it: B × F."""
-        return self._fold("item", self._lists("item", lists))
+        return self._fold("item", self.lists_of("item", lists))
 
     def user_with(self, user: int, extra_items: Indices) -> Tensor:
         """The factor of a trained user who has more items by now: F."""
@@ -134,9 +134,9 @@ class FoldIn:
         What training knows of the user beyond the rule, e⁰ - rule(own items), is kept. So the user's own items give
         back its stored factor, and an empty list what is left of it without any.
         """
-        edited, own = self._lists("user", lists, may_be_empty=True), self._lists("user", [self.own_items(user)])
+        edited, own = self.lists_of("user", lists, may_be_empty=True), self.lists_of("user", [self.own_items(user)])
         known_1D = self.inputs[0][user][None]
-        return self._fold("user", edited, known_1D - self._rule("user")(own, self._messages(own)))
+        return self._fold("user", edited, known_1D - self._rule("user")(own, self.messages(own)))
 
     def own_items(self, user: int) -> npt.NDArray[np.int64]:
         """A trained user's training items."""
@@ -148,7 +148,7 @@ class FoldIn:
     @torch.no_grad()
     def _fold(self, side: Side, lists: Lists, beyond_BD: Tensor | float = 0.0) -> Tensor:
         """The factors of newcomers whose e⁰ is the rule's and what is known beyond it: B × F."""
-        messages = self._messages(lists)
+        messages = self.messages(lists)
         return self.propagate(lists, self._rule(side)(lists, messages) + beyond_BD, messages)
 
     @torch.no_grad()
@@ -158,17 +158,17 @@ class FoldIn:
             return embedding_BD
         twin = _twin(self.model, embedding_BD)
         layers = twin.propagate(
-            _Arrivals(self._messages(lists) if messages is None else messages, lists, twin), self.how
+            _Arrivals(self.messages(lists) if messages is None else messages, lists, twin), self.how
         )
         return twin.readout(layers)
 
-    def _messages(self, lists: Lists) -> list[Tensor]:
+    def messages(self, lists: Lists) -> list[Tensor]:
         """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""
         degree_B1 = lists.counts_B1 + int(self.model.self_loops)
         own_B1 = degree_B1.clamp_min(1).float().rsqrt()  # without neighbours the sum is 0 anyway
         return [own_B1 * lists.sum(x_ND, self.scale_N) for x_ND in self.inputs]
 
-    def _lists(self, side: Side, lists: Sequence[Indices], may_be_empty: bool = False) -> Lists:
+    def lists_of(self, side: Side, lists: Sequence[Indices], may_be_empty: bool = False) -> Lists:
         """Neighbours as nodes, each once."""
         first, count = (self.graph.n_users, self.graph.n_items) if side == "user" else (0, self.graph.n_users)
         other = "item" if side == "user" else "user"
@@ -197,7 +197,7 @@ class FoldIn:
     def _regression(self, side: Side) -> Rule:
         """Ridge regression from what Â brings a node to its e⁰, over the trained nodes of one side."""
         nodes, lists = self._trained(side)
-        features_ND = torch.cat(self._messages(lists), dim=1).double()
+        features_ND = torch.cat(self.messages(lists), dim=1).double()
         weights_DD = _ridge(features_ND, self.inputs[0][nodes].double()).float()
         return lambda lists, messages: torch.cat(messages, dim=1) @ weights_DD
 
