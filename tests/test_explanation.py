@@ -85,7 +85,7 @@ def test_a_linear_model_by_hand(tmp_path: Path) -> None:
         return sum(layer[node] / (len(items) * degree[node]) ** 0.5 for node in nodes)  # type: ignore[return-value]
 
     change = sum(message(own, layer) - message(kept, layer) for layer in layers[:-1])
-    rule = fold._rule("user")
+    rule = fold.rule("user")
     before, after = (
         rule(lists, fold.messages(lists))[0] for lists in (fold.lists_of("user", [own]), fold.lists_of("user", [kept]))
     )

@@ -136,7 +136,7 @@ class FoldIn:
         """
         edited, own = self.lists_of("user", lists, may_be_empty=True), self.lists_of("user", [self.own_items(user)])
         known_1D = self.inputs[0][user][None]
-        return self._fold("user", edited, known_1D - self._rule("user")(own, self.messages(own)))
+        return self._fold("user", edited, known_1D - self.rule("user")(own, self.messages(own)))
 
     def own_items(self, user: int) -> npt.NDArray[np.int64]:
         """A trained user's training items."""
@@ -149,7 +149,7 @@ class FoldIn:
     def _fold(self, side: Side, lists: Lists, beyond_BD: Tensor | float = 0.0) -> Tensor:
         """The factors of newcomers whose e⁰ is the rule's and what is known beyond it: B × F."""
         messages = self.messages(lists)
-        return self.propagate(lists, self._rule(side)(lists, messages) + beyond_BD, messages)
+        return self.propagate(lists, self.rule(side)(lists, messages) + beyond_BD, messages)
 
     @torch.no_grad()
     def propagate(self, lists: Lists, embedding_BD: Tensor, messages: list[Tensor] | None = None) -> Tensor:
@@ -184,7 +184,7 @@ class FoldIn:
         nodes = np.concatenate([*unique, np.empty(0, np.int64)]) + first
         return Lists(torch.from_numpy(nodes), torch.from_numpy(offsets))
 
-    def _rule(self, side: Side) -> Rule:
+    def rule(self, side: Side) -> Rule:
         """The rule of a side, fitted when it is first needed."""
         if side not in self._rules:
             fit = {"wrmf": self._least_squares, "bpr": self._discriminant}.get(
