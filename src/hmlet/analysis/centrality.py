@@ -94,7 +94,7 @@ def _draw(n_nodes: int, samples: int | None, seed: int) -> npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class PathSums:
-    """Per node, over the sources s: Σ of dependencies δ_s and their squares, of distances and their squares, and counts."""
+    """Per node, over the sources s: Σ of dependencies δ_s, of distances, of the squares of both, and counts."""
 
     dependency: Floats
     dependency_squared: Floats
@@ -145,8 +145,10 @@ def _halves(graph: Graph, device: torch.device, dtype: torch.dtype) -> Halves:
     def half(
         indptr: npt.NDArray[np.int64], neighbours: npt.NDArray[np.int32], edges: npt.NDArray[np.int32]
     ) -> Operator:
-        arrays = (torch.from_numpy(array.astype(np.int32)).to(device) for array in (indptr, neighbours, edges))
-        return Operator(*arrays, ones)
+        where, whom, which = (
+            torch.from_numpy(array.astype(np.int32)).to(device) for array in (indptr, neighbours, edges)
+        )
+        return Operator(where, whom, which, ones)
 
     return (
         half(graph.indptr[: n_users + 1], graph.neighbours[:n_edges] - n_users, graph.edges[:n_edges]),
@@ -207,7 +209,7 @@ def _search(halves: Halves, side: int, roots: Tensor, reach: int) -> list[_Level
 
 
 def _keep(values: Tensor, where: Tensor, above: float) -> Tensor:
-    """The values where `where` > `above`, zeros elsewhere: one fused pass, which PyTorch has as the backward of a ReLU."""
+    """The values where `where` > `above`, else zeros: one fused pass, which PyTorch has as ReLU's backward."""
     kept: Tensor = torch.ops.aten.threshold_backward(values, where, above)
     return kept
 
@@ -316,8 +318,9 @@ def pagerank(graph: Graph, *, damping: float = DAMPING, tolerance: float = 1e-12
     share = torch.where(degree > 0, degree.clamp_min(1.0).reciprocal(), 0.0)
     rank = torch.full((n,), 1 / n, dtype=torch.float64)
     for _ in range(limit):
-        users, items = (rank * share)[:, None].split([graph.n_users, graph.n_items])
-        followed = torch.cat([walk[0].product(items), walk[1].product(users)]).squeeze(1)
+        leaving = (rank * share)[:, None]
+        to_users, to_items = leaving[graph.n_users :], leaving[: graph.n_users]
+        followed = torch.cat([walk[0].product(to_users), walk[1].product(to_items)]).squeeze(1)
         dangling = rank[degree == 0].sum()
         after = damping * (followed + dangling / n) + (1 - damping) / n
         change = float((after - rank).abs().sum())
