@@ -66,7 +66,7 @@ class Choices:
         count = self.count
         return np.where(count == len(self.layers), 0, np.where(count == 0, 2, 1)).astype(np.int8)
 
-    def of(self, chosen: Values) -> Choices:
+    def of(self, chosen: slice) -> Choices:
         """The choices of some of the nodes."""
         return Choices(self.layers, self.nonlinear_NL[chosen], self.probability_NL[chosen])
 
