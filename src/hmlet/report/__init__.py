@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hmlet.errors import HmletError, MissingExtra
-from hmlet.report.material import Material, read_material
+from hmlet.report.material import read_material
 from hmlet.runs import RunDirectory
 
 __all__ = ["write_report"]

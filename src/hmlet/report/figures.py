@@ -126,7 +126,7 @@ def learning(material: Material) -> Drawn | None:
         for axis in (loss, ndcg):
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         _legend(loss, 2)
-        see = "The loss falls, and validation NDCG flattens where training stopped: a curve that still rises wants more epochs."
+        see = "Validation NDCG should be flat where training stopped: a curve that still rises wants more epochs."
         return _finish(figure, "learning", "Learning curves", see)
 
 
@@ -214,7 +214,7 @@ def boxes(material: Material) -> Drawn | None:
             axis.grid(axis="x", visible=False)
         for axis in axes[len(found) :]:
             axis.remove()
-        see = "Boxes that step down from FNL to FL agree with the paper; overlapping boxes mean a weak link (see the verdicts)."
+        see = "Boxes that step down from FNL to FL agree with the paper; boxes that overlap mean a weak link."
         return _finish(figure, "boxes", "Centrality by class", see)
 
 
@@ -251,7 +251,7 @@ def density(material: Material) -> Drawn | None:
         for axis in axes[len(layers) :]:
             axis.remove()
         figure.colorbar(mesh, ax=axes[: len(layers)], label="nodes", aspect=30)
-        see = "Above the dashed line a node goes non-linear. A cloud that climbs to the right means: the higher the degree, the surer."
+        see = "Nodes above the dashed line go non-linear; a cloud that climbs to the right does so with the degree."
         return _finish(figure, "density", "Gate choice against degree", see)
 
 
