@@ -142,9 +142,9 @@ def _column(rows: list[dict[str, Any]], name: str) -> tuple[list[int], list[floa
 def variants(material: Material) -> Drawn | None:
     """Test NDCG@20 of the HMLET variants, beside the paper's bars for the same data."""
     ours = {run.variant: run.scores["metrics"]["ndcg"] for run in material.runs if run.variant and run.scores}
-    if not ours:
-        return None
     theirs = paper()["variants_ndcg"].get(material.runs[0].data, {})
+    if not ours or len(ours) + len(theirs) < 2:  # one bar shows nothing
+        return None
     with _sheet(height=2.8) as (figure, (axis,)):
         for offset, values, colour, hatch, label in (
             (-0.2, ours, FIRST, "//", "ours"),
@@ -243,7 +243,8 @@ def density(material: Material) -> Drawn | None:
             values = [[float("nan") if cell is None else cell for cell in row] for row in turned]
             # Dark is many in a light page and in print; a colour scale of growing lightness can be read in grey.
             mesh = axis.pcolormesh(found["degree_edges"], steps, values, cmap="cividis_r", norm=LogNorm(1, most))
-            axis.set(xscale="log", xlabel="degree", title=f"layer {layer}", ylim=(0, 1))
+            axis.set(xscale="log", xlabel="degree", ylim=(0, 1))
+            axis.set_title(f"layer {layer}", fontsize=10)
             axis.axhline(0.5, color=INK, linewidth=0.8, linestyle="--")
             axis.grid(visible=False)
         for axis in axes[:: min(2, len(layers))]:
@@ -260,8 +261,8 @@ def gates_over_time(material: Material) -> Drawn | None:
     gated = [run for run in material.runs if any(row.get("gate_share") for row in run.metrics)]
     if not gated:
         return None
-    run = material.analysed if material.analysed in gated else gated[0]
-    rows = [row for row in run.metrics if row.get("gate_share")]  # type: ignore[union-attr]
+    run = next((run for run in gated if run.analysis), gated[0])
+    rows = [row for row in run.metrics if row.get("gate_share")]
     epochs = [row["epoch"] for row in rows]
     with _sheet(2, 1, 4.6) as (figure, (share, temperature)):
         for (colour, line, marker), layer in zip(

@@ -12,6 +12,8 @@ from hmlet.report.material import Material, RunMaterial, paper
 
 METRICS = {"ndcg": "NDCG", "recall": "Recall", "precision": "Precision"}
 NAMES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
+# A report may be opened anywhere: nothing is to be fetched, and nothing in it is a program.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 MARKS = {"holds": "yes", "does not hold": "no", "too weak to say": "weak"}
 
 
@@ -24,7 +26,7 @@ def render(material: Material, drawn: Sequence[Drawn]) -> str:
     figures = {each.name: figure(each) for each in drawn}
     first = material.runs[0]
     title = f"{', '.join(run.label for run in material.runs)} on {first.data}"
-    sections = [
+    sections: list[tuple[str, list[str | None]]] = [
         (
             "Results",
             [figures.get("learning"), scores_table(material), comparison_table(material), figures.get("variants")],
@@ -41,8 +43,7 @@ def render(material: Material, drawn: Sequence[Drawn]) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # A report may be opened from anywhere: nothing is to be fetched, and nothing in it is a program.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<header><h1>{escape(title)}</h1>\n"
         f'<p class="lead">{escape(_lead(material))}</p></header>\n{body}\n</body>\n</html>\n'
     )
@@ -89,19 +90,26 @@ def figure(drawn: Drawn) -> str:
 
 
 def table(
-    title: str, see: str, columns: Sequence[str], rows: Sequence[Sequence[object]], quoted: Sequence[int] = ()
+    title: str,
+    see: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    quoted: Sequence[int] = (),
+    wide: bool = False,
 ) -> str:
-    """A card with a table; the columns numbered in `quoted` are the paper's, and look so."""
+    """A card with a table, `wide` as the page or half of it; the columns numbered in `quoted` are the paper's."""
 
     def line(tag: str, cells: Sequence[object]) -> str:
-        return "".join(
-            f"<{tag}{' class=paper' if at in quoted else ''}>{cell if isinstance(cell, Cell) else escape(str(cell))}</{tag}>"
+        found = (
+            (' class="paper"' if at in quoted else "", cell if isinstance(cell, Cell) else escape(str(cell)))
             for at, cell in enumerate(cells)
         )
+        return "".join(f"<{tag}{style}>{text}</{tag}>" for style, text in found)
 
     body = "".join(f"<tr>{line('td', row)}</tr>\n" for row in rows)
     return (
-        f'<div class="card"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p><div class="scroll"><table>'
+        f'<div class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p>'
+        '<div class="scroll"><table>'
         f"<thead><tr>{line('th', columns)}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
     )
 
@@ -123,17 +131,21 @@ def scores_table(material: Material) -> str | None:
     if not runs:
         return None
     about = runs[0].scores or {}
-    columns, rows, quoted = ["model"], [], [2, 4, 6]
-    for name in METRICS.values():
-        columns += [f"{name}@{about['k']}", "paper"]
-    for run in runs:
-        theirs = paper()["main_table"].get(run.data, {}).get(run.record["model"])
-        cells: list[object] = [run.label]
-        for at, name in enumerate(METRICS):
-            cells += [f"{(run.scores or {})['metrics'][name]:.4f}", "–" if theirs is None else f"{theirs[at]:.4f}"]
-        rows.append(cells)
+    titles = [f"{name}@{about['k']}" for name in METRICS.values()]
+    rows: list[list[object]] = [
+        [run.label, *(f"{(run.scores or {})['metrics'][name]:.4f}" for name in METRICS)] for run in runs
+    ]
+    columns, quoted = ["model", *titles], range(0)
+    if theirs := paper()["main_table"].get(runs[0].data):
+        columns, quoted = [*columns, *(f"paper's {title}" for title in titles)], range(4, 7)
+        for row, run in zip(rows, runs, strict=True):
+            row += (
+                [f"{value:.4f}" for value in theirs[run.record["model"]]]
+                if run.record["model"] in theirs
+                else ["–"] * 3
+            )
     see = f"Full ranking on {about['split']}, {about['users']:,} users, items of {about['mask']} left out."
-    return table("Accuracy", see, columns, rows, quoted)
+    return table("Accuracy", see, columns, rows, quoted, wide=bool(quoted))
 
 
 def comparison_table(material: Material) -> str | None:
@@ -157,7 +169,7 @@ def comparison_table(material: Material) -> str | None:
                 ]
             )
     columns = ["best model", "difference", "p (t-test)", "p (Wilcoxon)", "effect size", "95 % interval"]
-    return table("Is the best model better?", str(found.get("conclusion", "")), columns, rows)
+    return table("Is the best model better?", str(found.get("conclusion", "")), columns, rows, wide=True)
 
 
 def share_table(run: RunMaterial, found: dict[str, Any]) -> str:
@@ -206,9 +218,16 @@ def verdict_table(found: dict[str, Any]) -> str:
                     number(one["cliffs_delta"]["fnl_over_fl"]),
                 ]
             )
-    see = "The paper's claim: FNL nodes are central, PNL nodes moderately, FL nodes hardly. It holds where p < 0.001, ρ ≥ 0.1 and each class lies above the next."
+    see = (
+        "The paper's claim: FNL nodes are central, PNL nodes moderately, FL nodes hardly. "
+        "It holds where p < 0.001, ρ ≥ 0.1 and each class lies above the next."
+    )
     return table(
-        "Verdicts", see, ["", "verdict", "Spearman's ρ", "p (Kruskal–Wallis)", "ε²", "Cliff's δ, FNL over FL"], rows
+        "Verdicts",
+        see,
+        ["", "verdict", "Spearman's ρ", "p (Kruskal–Wallis)", "ε²", "Cliff's δ, FNL over FL"],
+        rows,
+        wide=True,
     )
 
 
@@ -224,7 +243,8 @@ def box_table(found: dict[str, Any]) -> str:
     see = "Medians of the boxes; the paper's are of Amazon-Book, so compare their order, not their size."
     if method and not method["exact"]:
         error = method["betweenness_relative_error"]["median"]
-        see += f" From {method['sources']:,} of {method['nodes']:,} sources: a node's betweenness is known to ±{number(100 * (error or 0))} % (median)."
+        see += f" From {method['sources']:,} of {method['nodes']:,} sources: "
+        see += f"the typical standard error of a node's betweenness is {percent(error)}."
     return table("Centrality by class, in numbers", see, ["", "median", "quartiles", "paper's median"], rows, [3])
 
 
