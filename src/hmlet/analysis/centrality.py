@@ -9,13 +9,13 @@ multiplies positive numbers and so loses no digits; a block whose counts leave f
 float64, each source's counts being divided by a power of two whenever they grow too large. What remains out of reach
 is a level whose counts differ by a factor above 2^1900: the smaller ones are raised to the smallest that is told apart.
 
-Shapes: N nodes, S nodes of one side, B sources of a block. Values are normalised as networkx does.
+Shapes: N nodes, S nodes of the larger side, B sources of a block. Values are normalised as networkx does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +116,7 @@ def path_sums(
     block = block or BLOCK.get(device.type, BLOCK["cpu"])
     sizes = component_sizes(graph)
     halves = {dtype: _halves(graph, device, dtype) for dtype in LARGEST}
-    total = _Totals.zeros(graph, device)
+    total = _Totals.zeros(halves[torch.float32][0].n_nodes, device)
     split = int(np.searchsorted(sources, graph.n_users))
     done = 0
     for side, chosen in enumerate((sources[:split], sources[split:] - graph.n_users)):
@@ -131,24 +131,27 @@ def path_sums(
             done += len(roots)
             if advance:
                 advance(done, len(sources))
-    return total.collect()
+    return total.collect(graph)
 
 
 Halves = tuple[Operator, Operator]
 
 
-def _halves(graph: Graph, device: torch.device, dtype: torch.dtype) -> Halves:
-    """The adjacency matrix's halves: [s] sums, for the nodes of side s, over their neighbours of the other side."""
-    n_users, n_edges = graph.n_users, graph.n_edges
-    ones = torch.ones(n_edges, dtype=dtype, device=device)
+def _halves(graph: Graph, device: torch.device | str, dtype: torch.dtype) -> Halves:
+    """The adjacency matrix's halves: [s] sums, for the nodes of side s, over their neighbours of the other side.
+
+    The product is for square matrices, so the smaller side is filled up with nodes that have no edge.
+    """
+    n_users, n_edges, size = graph.n_users, graph.n_edges, max(graph.n_users, graph.n_items)
 
     def half(
         indptr: npt.NDArray[np.int64], neighbours: npt.NDArray[np.int32], edges: npt.NDArray[np.int32]
     ) -> Operator:
-        where, whom, which = (
-            torch.from_numpy(array.astype(np.int32)).to(device) for array in (indptr, neighbours, edges)
-        )
-        return Operator(where, whom, which, ones)
+        filled = np.concatenate([indptr, np.full(size + 1 - len(indptr), n_edges)])
+        ones = np.ones(size, dtype=np.float32)
+        operator = Operator.build(filled, neighbours, edges, ones, device, dtype=dtype)
+        # The product on CUDA sums in float32, whatever the type; PyTorch's own does not.
+        return operator if dtype is torch.float32 else replace(operator, segments=None)
 
     return (
         half(graph.indptr[: n_users + 1], graph.neighbours[:n_edges] - n_users, graph.edges[:n_edges]),
@@ -234,9 +237,9 @@ class _Totals:
     reached_by: list[Tensor]
 
     @classmethod
-    def zeros(cls, graph: Graph, device: torch.device) -> _Totals:
+    def zeros(cls, size: int, device: torch.device) -> _Totals:
         def pair() -> list[Tensor]:
-            return [torch.zeros(n, dtype=torch.float64, device=device) for n in (graph.n_users, graph.n_items)]
+            return [torch.zeros(size, dtype=torch.float64, device=device) for _ in range(2)]
 
         return cls(pair(), pair(), pair(), pair(), pair())
 
@@ -261,9 +264,12 @@ class _Totals:
             self.distance[at] += depth * level.reached_S
             self.distance_squared[at] += depth * depth * level.reached_S
 
-    def collect(self) -> PathSums:
+    def collect(self, graph: Graph) -> PathSums:
+        """The sums of all nodes, users first, without those that only filled a side up."""
         parts = (self.dependency, self.dependency_squared, self.distance, self.distance_squared, self.reached_by)
-        return PathSums(*(torch.cat(pair).cpu().numpy() for pair in parts))
+        return PathSums(
+            *(torch.cat([users[: graph.n_users], items[: graph.n_items]]).cpu().numpy() for users, items in parts)
+        )
 
 
 def component_sizes(graph: Graph) -> npt.NDArray[np.int64]:
@@ -313,14 +319,16 @@ def pagerank(graph: Graph, *, damping: float = DAMPING, tolerance: float = 1e-12
     One who stands on a node without edges starts anew as well. The sum is 1.
     """
     n = graph.n_nodes
-    walk = _halves(graph, torch.device("cpu"), torch.float64)
+    walk = _halves(graph, "cpu", torch.float64)
     degree = torch.from_numpy(graph.degree).double()
     share = torch.where(degree > 0, degree.clamp_min(1.0).reciprocal(), 0.0)
     rank = torch.full((n,), 1 / n, dtype=torch.float64)
     for _ in range(limit):
         leaving = (rank * share)[:, None]
         to_users, to_items = leaving[graph.n_users :], leaving[: graph.n_users]
-        followed = torch.cat([walk[0].product(to_users), walk[1].product(to_items)]).squeeze(1)
+        followed = torch.cat(
+            [walk[0].product(to_users)[: graph.n_users], walk[1].product(to_items)[: graph.n_items]]
+        ).squeeze(1)
         dangling = rank[degree == 0].sum()
         after = damping * (followed + dangling / n) + (1 - damping) / n
         change = float((after - rank).abs().sum())
