@@ -116,6 +116,7 @@ def learning(material: Material) -> Drawn | None:
     if not runs:
         return None
     with _sheet(2, 1, 5.0) as (figure, (loss, ndcg)):
+        ndcg.sharex(loss)
         for (colour, line, marker), run in zip(_series(len(runs)), runs, strict=True):
             loss.plot(*_column(run.metrics, "loss"), color=colour, linestyle=line, label=run.label)
             rows = [{"epoch": row["epoch"], **row["valid"]} for row in run.metrics if row.get("valid")]
