@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from gated_run import gates_table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,21 +25,9 @@ def choices(nonlinear: np.ndarray) -> Choices:
     return Choices(tuple(range(1, nonlinear.shape[1] + 1)), nonlinear, nonlinear.astype(np.float32))
 
 
-def table(nonlinear: np.ndarray, layers: tuple[int, ...]) -> pa.Table:
-    n = len(nonlinear)
-    return pa.table(
-        {
-            "node": pa.array(np.tile(np.arange(n, dtype=np.int32), len(layers))),
-            "layer": pa.array(np.repeat(np.array(layers, dtype=np.int8), n)),
-            "probability": pa.array(np.where(nonlinear, 0.9, 0.1).T.ravel().astype(np.float32)),
-            "nonlinear": pa.array(nonlinear.T.ravel()),
-        }
-    )
-
-
 def test_a_table_in_any_order_gives_the_same_choices() -> None:
     nonlinear = RNG.random((7, 2)) < 0.5
-    rows = table(nonlinear, (3, 4))
+    rows = gates_table(np.where(nonlinear, 0.9, 0.1))
     for order in (np.arange(14), RNG.permutation(14)):
         got = Choices.from_table(rows.take(pa.array(order)), 7, "gates")
         assert got.layers == (3, 4)
@@ -48,7 +37,7 @@ def test_a_table_in_any_order_gives_the_same_choices() -> None:
 
 @pytest.mark.parametrize("broken", ["a row is missing", "a node stands twice", "empty"])
 def test_an_incomplete_table_is_refused(broken: str) -> None:
-    rows = table(np.ones((5, 2), dtype=bool), (3, 4))
+    rows = gates_table(np.ones((5, 2)))
     order = {"a row is missing": list(range(9)), "a node stands twice": [0, *range(9)], "empty": []}[broken]
     with pytest.raises(RunError, match=r"gates\.parquet has"):
         Choices.from_table(rows.take(pa.array(order, pa.int64())), 5, "gates.parquet")

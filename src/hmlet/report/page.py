@@ -29,7 +29,7 @@ def render(material: Material, drawn: Sequence[Drawn]) -> str:
     sections: list[tuple[str, list[str | None]]] = [
         (
             "Results",
-            [figures.get("learning"), scores_table(material), comparison_table(material), figures.get("variants")],
+            [figures.get("learning"), figures.get("variants"), scores_table(material), comparison_table(material)],
         ),
         *_gate_sections(material, figures),
         ("How this was made", [environment_table(material), *map(config, material.runs)]),
@@ -118,6 +118,10 @@ def number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}g}"
 
 
+def p_value(value: float | None) -> str:
+    return "< 1e-300" if value is not None and value < 1e-300 else number(value)
+
+
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
@@ -162,8 +166,8 @@ def comparison_table(material: Material) -> str | None:
                 [
                     f"{title}: {metric['best']} over {other}",
                     "–" if paired["difference_percent"] is None else f"{paired['difference_percent']:+.2f} %",
-                    number(paired["t_test_p"]),
-                    number(paired["wilcoxon_p"]),
+                    p_value(paired["t_test_p"]),
+                    p_value(paired["wilcoxon_p"]),
                     number(paired["effect_size"]),
                     f"{low:+.5f} … {high:+.5f}",
                 ]
@@ -213,7 +217,7 @@ def verdict_table(found: dict[str, Any]) -> str:
                     label + NAMES[name],
                     Cell(f'<span class="{MARKS[verdict]}">{escape(verdict)}</span>'),
                     number(one["spearman"]["rho"]),
-                    number(one["kruskal_wallis"]["p"]),
+                    p_value(one["kruskal_wallis"]["p"]),
                     number(one["kruskal_wallis"]["epsilon_squared"]),
                     number(one["cliffs_delta"]["fnl_over_fl"]),
                 ]
