@@ -10,16 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
+from torch import Tensor
 
-from hmlet import training
+from hmlet import export, training
 from hmlet.config import Recipe, resolve
-from hmlet.data import Dataset
+from hmlet.data import Dataset, Vocabulary
 from hmlet.data.catalog import load
 from hmlet.data.interactions import Id
 from hmlet.errors import RunError
-from hmlet.evaluation import MASKS, Evaluation, evaluate, rank_blocks
+from hmlet.evaluation import Evaluation, evaluate, rank_blocks, seen_items
+from hmlet.explanation import explanation
+from hmlet.foldin import FoldIn
 from hmlet.metrics import METRICS
-from hmlet.ranking import NO_ITEM
+from hmlet.ranking import NO_ITEM, Ranked, allowed_items, similar, top_k
 from hmlet.runs import RunDirectory
 
 
@@ -110,19 +114,93 @@ class Run:
             self.record.setdefault("coverage", {})[f"{result.split} {result.mask} {result.k}"] = result.coverage
             self.directory.write_record()
 
-    def recommend(self, users: Iterable[Id], k: int = 20, mask: str = "train+valid") -> list[dict[str, Any]]:
-        """The top-k of users by their own ids; items of the mask's parts are left out."""
+    # -- recommendations: the users' own ids in and out -----------------------------------------------------------
+
+    def recommend(
+        self,
+        users: Iterable[Id],
+        k: int = 20,
+        mask: str = "train+valid",
+        *,
+        allow: Iterable[Id] | None = None,
+        deny: Iterable[Id] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
         users_UF, items_IF = self.factors
         indices = self.data.users.indices(users).astype(np.int64)
+        seen, allowed_I = seen_items(self.data, mask), self._allowed(allow, deny)
         answers = []
-        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, self.data.csr(*MASKS[mask])):
-            for user, items, scores in zip(block, ranked.items_BK.tolist(), ranked.scores_BK.tolist(), strict=True):
-                answers.append({"user": self.data.users.id(int(user)), "items": self._named(items, scores)})
+        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, seen, allowed_I):
+            for user, items in zip(block, self._named(self.data.items, "item", ranked), strict=True):
+                answers.append({"user": self.data.users.id(int(user)), "items": items})
         return answers
 
-    def _named(self, items: list[int], scores: list[float]) -> list[dict[str, Any]]:
-        vocabulary = self.data.items
-        found = [(item, score) for item, score in zip(items, scores, strict=True) if item != NO_ITEM]
-        if vocabulary.names is None:
-            return [{"item": vocabulary.id(item), "score": score} for item, score in found]
-        return [{"item": vocabulary.id(item), "name": vocabulary.name(item), "score": score} for item, score in found]
+    def recommend_new(
+        self,
+        item_lists: Iterable[Iterable[Id]],
+        k: int = 20,
+        *,
+        allow: Iterable[Id] | None = None,
+        deny: Iterable[Id] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The top-k of people the model has never seen, each given by the items it has; these are left out."""
+        lists = [np.unique(self.data.items.indices(each)) for each in item_lists]
+        factors_BF = self.fold_in.users(lists)
+        rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
+        own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
+        ranked = top_k(factors_BF, self.factors[1], k, own, self._allowed(allow, deny))
+        return [{"items": items} for items in self._named(self.data.items, "item", ranked)]
+
+    def similar_items(self, item: Id, k: int = 20) -> list[dict[str, Any]]:
+        """The items whose factors point most nearly the same way, with the cosine as their score."""
+        return self._similar(self.data.items, self.factors[1], item, k)
+
+    def similar_users(self, user: Id, k: int = 20) -> list[dict[str, Any]]:
+        """The users whose factors point most nearly the same way, with the cosine as their score."""
+        return self._similar(self.data.users, self.factors[0], user, k)
+
+    def explain(self, user: Id, item: Id) -> dict[str, Any]:
+        """Why an item is recommended to a user: the score by layer, the gates' choices, the items that carried it."""
+        (at_user,), (at_item,) = self.data.users.indices([user]), self.data.items.indices([item])
+        return explanation(self.fold_in, self.data, int(at_user), int(at_item))
+
+    def export(
+        self,
+        out: Path | str,
+        k: int = 20,
+        users: Iterable[Id] | None = None,
+        mask: str = "train",
+        *,
+        allow: Iterable[Id] | None = None,
+        deny: Iterable[Id] | None = None,
+        advance: export.Advance = export.silent,
+    ) -> int:
+        """Write the top-k of users (all of them by default) to a .parquet, .csv or .jsonl file; returns its rows."""
+        chosen = None if users is None else self.data.users.indices(users).astype(np.int64)
+        return export.export(self, out, k, chosen, mask, self._allowed(allow, deny), advance)
+
+    @cached_property
+    def fold_in(self) -> FoldIn:
+        return FoldIn.open(self.directory, self.data)
+
+    def _allowed(self, allow: Iterable[Id] | None, deny: Iterable[Id] | None) -> Tensor | None:
+        chosen = [None if ids is None else self.data.items.indices(ids).astype(np.int64) for ids in (allow, deny)]
+        return allowed_items(self.data.n_items, *chosen)
+
+    def _similar(self, vocabulary: Vocabulary, factors_NF: Tensor, wanted: Id, k: int) -> list[dict[str, Any]]:
+        rows_B = torch.from_numpy(vocabulary.indices([wanted]).astype(np.int64))
+        return self._named(vocabulary, vocabulary.kind, similar(factors_NF, rows_B, k))[0]
+
+    @staticmethod
+    def _named(vocabulary: Vocabulary, key: str, ranked: Ranked) -> list[list[dict[str, Any]]]:
+        """Each row's items with their own ids, names where there are any, and scores."""
+
+        def named(index: int, score: float) -> dict[str, Any]:
+            name = {} if vocabulary.names is None else {"name": vocabulary.name(index)}
+            return {key: vocabulary.id(index), **name, "score": score}
+
+        rows = zip(ranked.items_BK.tolist(), ranked.scores_BK.tolist(), strict=True)
+        return [
+            [named(item, score) for item, score in zip(items, scores, strict=True) if item != NO_ITEM]
+            for items, scores in rows
+        ]

@@ -46,12 +46,22 @@ class Evaluation:
 
 def mask_parts(split: str, mask: str) -> tuple[str, ...]:
     """The parts whose items a mask hides; hiding the part that is asked for would leave nothing to find."""
-    if mask not in MASKS:
-        raise ConfigError(f"there is no mask {mask!r}", f"use {' or '.join(MASKS)}")
+    parts = _parts(mask)
     if split not in ("valid", "test"):
         raise ConfigError(f"there is no split {split!r} to evaluate on", "use valid or test")
-    if split in MASKS[mask]:
+    if split in parts:
         raise ConfigError(f"mask {mask!r} hides the {split} items that would have to be found", "use --mask train")
+    return parts
+
+
+def seen_items(data: Dataset, mask: str) -> Csr:
+    """Each user's items that a mask leaves out of the ranking."""
+    return data.csr(*_parts(mask))
+
+
+def _parts(mask: str) -> tuple[str, ...]:
+    if mask not in MASKS:
+        raise ConfigError(f"there is no mask {mask!r}", f"use {' or '.join(MASKS)}")
     return MASKS[mask]
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Indices = npt.NDArray[np.int64]
 NO_ITEM = -1  # fills a row that has fewer than K items left
 
 
@@ -52,6 +55,25 @@ def top_k(
         exact = _decide(users_BF[row : row + 1], items_IF, scores_BI[row : row + 1], None, k)
         ranked.items_BK[row], ranked.scores_BK[row] = exact.items_BK[0], exact.scores_BK[0]
     return ranked
+
+
+def allowed_items(n_items: int, allow: Indices | None = None, deny: Indices | None = None) -> Tensor | None:
+    """Which items may be recommended: those of `allow` (all without it) that are not of `deny`. None is all."""
+    if allow is None and deny is None:
+        return None
+    allowed_I = torch.full((n_items,), allow is None)
+    if allow is not None:
+        allowed_I[torch.as_tensor(allow)] = True
+    if deny is not None:
+        allowed_I[torch.as_tensor(deny)] = False
+    return allowed_I
+
+
+def similar(factors_NF: Tensor, rows_B: Tensor, k: int) -> Ranked:
+    """The k rows whose factors have the largest cosine with each of the given rows, which are left out themselves."""
+    unit_NF = torch.nn.functional.normalize(factors_NF.float(), dim=1)
+    itself = (torch.arange(len(rows_B), device=rows_B.device), rows_B)
+    return top_k(unit_NF[rows_B], unit_NF, k, itself)
 
 
 def _exclude(scores_BI: Tensor, seen: tuple[Tensor, Tensor] | None, allowed_I: Tensor | None) -> None:
