@@ -28,6 +28,7 @@ PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 PUBLIC = frozenset({*PAGE, "/v1/health", "/v1/ready"})
 FAILURES: dict[int | str, dict[str, Any]] = {
@@ -196,7 +197,7 @@ def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    """The explorer: three files, read once, so that a request can name no other."""
+    """The explorer: a few files, read once, so that a request can name no other."""
     for path, (name, kind) in PAGE.items():
         content = (files("hmlet") / "web" / name).read_bytes()
         app.add_api_route(path, _constant(content, kind), include_in_schema=False)

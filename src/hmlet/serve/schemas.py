@@ -21,7 +21,7 @@ class _Request(BaseModel):
 class ForUsers(_Request):
     """Users whom the model knows, by their own ids."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "vim"], "k": 5}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "0ad"], "k": 5}]})
     users: Annotated[list[Id], Field(min_length=1, max_length=_LIMITS.users)]
     k: K = 20
 
@@ -29,7 +29,7 @@ class ForUsers(_Request):
 class ForNewcomer(_Request):
     """Someone whom the model has never seen, by the items that they have."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0t64"], "k": 5}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
     items: Annotated[list[Id], Field(min_length=1, max_length=_LIMITS.items)]
     k: K = 20
 
