@@ -45,13 +45,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+# `hmlet serve` with another patience than the ten seconds that it always has.
+IMPATIENT = """\
+import sys
+from pathlib import Path
+from hmlet.api import Run
+from hmlet.serve.server import serve
+from hmlet.serve.settings import Limits, Settings
+serve(Path(sys.argv[1]), Run.open, Settings(port=int(sys.argv[3]), limits=Limits(seconds=float(sys.argv[4]))))
+"""
+
+
 class Server:
     """A `hmlet serve` process: where it listens, and what it wrote when it has ended."""
 
-    def __init__(self, *arguments: str, port: int | None = None) -> None:
+    def __init__(self, *arguments: str, port: int | None = None, seconds: float | None = None) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "hmlet", "serve", *arguments, "--port", str(self.port)]
+        if seconds is not None:
+            command = [sys.executable, "-c", IMPATIENT, arguments[0], "--port", str(self.port), str(seconds)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
     def wait_until_ready(self) -> Server:

@@ -38,8 +38,8 @@ def start(runs: Path) -> Iterator[Callable[..., Server]]:
     """A call that starts the service on the run `first`, with options; it is stopped when the test ends."""
     started: list[Server] = []
 
-    def call(*options: str) -> Server:
-        started.append(Server(str(runs / "first"), *options))
+    def call(*options: str, seconds: float | None = None) -> Server:
+        started.append(Server(str(runs / "first"), *options, seconds=seconds))
         return started[-1].wait_until_ready()
 
     yield call

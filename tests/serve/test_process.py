@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -25,7 +25,7 @@ def ask(server: Server, **options: object) -> httpx.Response:
 
 
 def test_slow_clients_are_closed_and_the_others_do_not_notice(start: Start, run: Run) -> None:
-    server = start()
+    server = start(seconds=2)
     begun = time.monotonic()
     head = b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
     silent, dripping, bodiless = server.connect(), server.connect(), server.connect()
@@ -50,12 +50,18 @@ def test_slow_clients_are_closed_and_the_others_do_not_notice(start: Start, run:
         assert b'{"error": {"code": "timeout"' in answer or b'{"error": {"code": "timeout"' in client.recv(4096)
     stop.set()
     thread.join()
-    assert 8 < time.monotonic() - begun < 15
+    assert time.monotonic() - begun > 1.5
     assert ask(server).status_code == 200
 
 
-def test_garbage_is_answered_in_the_one_shape(start: Start) -> None:
-    server = start()
+@pytest.fixture(scope="module")
+def server(runs: Path) -> Iterator[Server]:
+    server = Server(str(runs / "first")).wait_until_ready()
+    yield server
+    server.stop()
+
+
+def test_garbage_is_answered_in_the_one_shape(server: Server) -> None:
     with server.connect() as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         answer = client.recv(4096)
@@ -66,8 +72,7 @@ def test_garbage_is_answered_in_the_one_shape(start: Start) -> None:
         assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_large_body_gets_its_answer_while_it_is_sent(start: Start) -> None:
-    server = start()
+def test_a_large_body_gets_its_answer_while_it_is_sent(server: Server) -> None:
     with server.connect() as client:
         client.sendall(
             b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -137,10 +142,9 @@ def test_it_refuses_to_start(runs: Path, options: list[str]) -> None:
     assert len(log.splitlines()) == 1
 
 
-def test_a_taken_port_is_one_line(start: Start, runs: Path) -> None:
-    taken = start()
-    other = Server(str(runs / "first"), port=taken.port)
+def test_a_taken_port_is_one_line(server: Server, runs: Path) -> None:
+    other = Server(str(runs / "first"), port=server.port)
     log = other.process.communicate(timeout=60)[1]
     assert other.process.returncode == 2
-    assert log.splitlines()[-1].startswith(f"error: cannot listen on 127.0.0.1:{taken.port}")
+    assert log.splitlines()[-1].startswith(f"error: cannot listen on 127.0.0.1:{server.port}")
     assert "Traceback" not in log

@@ -10,7 +10,7 @@ import typer
 from hmlet.cli.console import app, note
 
 if TYPE_CHECKING:
-    from hmlet.serve import Settings
+    from hmlet.serve.settings import Settings
 
 
 @app.command()
@@ -40,8 +40,12 @@ def serve(
     settings = _settings(host, port, token_file, allow_host or [], reload_root, approximate)
 
     from hmlet.api import Run
-    from hmlet.serve import serve
+    from hmlet.errors import MissingExtra
 
+    try:
+        from hmlet.serve.server import serve
+    except ImportError as error:
+        raise MissingExtra("hmlet serve", str(error.name), "serve") from error
     note(f"serving {run} at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C stops)")
     serve(run, Run.open, settings)
 
@@ -51,12 +55,9 @@ def _settings(
 ) -> Settings:
     import os
 
-    from hmlet.errors import ConfigError, MissingExtra
+    from hmlet.errors import ConfigError
+    from hmlet.serve.settings import Settings
 
-    try:
-        from hmlet.serve import Settings
-    except ImportError as error:
-        raise MissingExtra("hmlet serve", str(error.name), "serve") from error
     try:
         token = token_file.read_text(encoding="utf-8").strip() if token_file else os.environ.get("HMLET_TOKEN")
     except (OSError, UnicodeDecodeError) as error:

@@ -54,6 +54,7 @@ def create_app(service: Service) -> App:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.open()
         yield
         service.close()
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
 
 from hmlet.serve.settings import Limits
 
 _LIMITS = Limits()
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 20.0 is the integer 20."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[StrictInt, BeforeValidator(_whole)]
 Text = Annotated[StrictStr, Field(max_length=_LIMITS.id_length)]
-Id = StrictInt | Text
-K = Annotated[StrictInt, Field(ge=1, le=_LIMITS.k, description="Length of the list.")]
+Id = Integer | Text
+K = Annotated[StrictInt, Field(ge=1, le=_LIMITS.k, description="Length of the list."), BeforeValidator(_whole)]
 
 
 class _Request(BaseModel):

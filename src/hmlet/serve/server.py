@@ -41,13 +41,19 @@ def serve(path: Path, opener: Opener, settings: Settings) -> None:
 
 
 async def _run(server: uvicorn.Server, service: Service) -> None:
-    """Listen until a signal says stop; another address already taken is the user's to solve, not a traceback's."""
+    """Listen until a signal says stop; an address that is taken is the user's to solve, and no traceback's."""
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)  # uvicorn raises what it caught once more at its end, and a good end is status 0
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload_in_background)
     try:
         await server.serve()
-    except SystemExit as stop:
+    except SystemExit as end:
         where = f"{server.config.host}:{server.config.port}"
-        raise ConfigError(f"cannot listen on {where}", "choose another --host or --port") from stop
+        raise ConfigError(f"cannot listen on {where}", "choose another --host or --port") from end
 
 
 def _log_to_stderr(token: str | None) -> None:

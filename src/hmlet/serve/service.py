@@ -24,8 +24,11 @@ class Service:
         self.shelf = shelf
         self.settings = settings
         self.metrics = Metrics()
-        self._small, self._large, self._loader = (ThreadPoolExecutor(1, name) for name in ("small", "large", "loader"))
         self._announce(shelf.current)
+
+    def open(self) -> None:
+        """Start the threads; `close` ends them."""
+        self._small, self._large, self._loader = (ThreadPoolExecutor(1, name) for name in ("small", "large", "loader"))
 
     @property
     def current(self) -> Served:

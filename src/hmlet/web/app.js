@@ -187,8 +187,8 @@ function explain(why) {
       h("span", {}, s("svg", { class: "path", viewBox: "0 0 36 18" }, s("path", { class: "step nonlinear", d: step(2, 34, 9, true) })), "non-linear step"),
       h("span", {}, "bars: what each layer adds to the score")),
     h("h3", {}, "Carried by"),
-    h("ul", { class: "rows" }, rows(carried, { value: (entry) => entry.contribution })),
-    h("p", { class: "soft" }, `${why.carried_by.length - carried.length} more items; ${why.remainder.toFixed(3)} is what no single item explains.`),
+    h("ul", { class: "rows whole" }, rows(carried, { value: (entry) => entry.contribution })),
+    h("p", { class: "soft" }, `and ${why.carried_by.length - carried.length} more; ${why.remainder.toFixed(3)} of the score is what no single item brings.`),
   ];
 }
 
@@ -253,17 +253,19 @@ async function showMap() {
 
 function mapPicture(sample, layer, show) {
   const [width, height, left, bottom, top] = [760, 380, 48, 44, 12];
-  const most = Math.log10(Math.max(...sample.map((node) => node.degree), 10));
-  const x = (degree) => left + ((width - left - 14) * Math.log10(Math.max(degree, 1))) / most;
+  const degrees = sample.map((node) => Math.max(node.degree, 1));
+  const [least, most] = [Math.min(...degrees), Math.max(...degrees, Math.min(...degrees) * 10)];
+  const x = (degree) => left + 10 + ((width - left - 30) * Math.log(Math.max(degree, 1) / least)) / Math.log(most / least);
   const y = (probability) => height - bottom - (height - bottom - top) * probability;
   const picture = s("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, tabindex: "0", role: "application",
     "aria-label": `Degree against the probability of the non-linear branch, ${sample.length} nodes. Arrow keys move by degree, Enter opens.`,
-    keydown: key, click: (event) => { const at = event.target.getAttribute?.("data-at"); if (at !== null && at !== undefined) stand(Number(at), true); } });
+    keydown: key, click: (event) => { const at = event.target.getAttribute?.("data-at"); if (at !== null && at !== undefined) stand(Number(at)); } });
   for (const p of [0, 0.5, 1]) picture.append(
     s("line", { class: "axis", x1: left, x2: width, y1: y(p), y2: y(p), "stroke-dasharray": p === 0.5 && "4 4" }),
     s("text", { x: left - 8, y: y(p) + 4, "text-anchor": "end" }, String(p)));
-  for (let power = 0; power <= most; power++) picture.append(
-    s("text", { x: x(10 ** power), y: height - bottom + 18, "text-anchor": "middle" }, (10 ** power).toLocaleString()));
+  for (let power = 1; power <= most; power *= 10) for (const tick of [power, 2 * power, 5 * power]) {
+    if (least <= tick && tick <= most) picture.append(s("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, tick.toLocaleString()));
+  }
   picture.append(
     s("text", { x: (width + left) / 2, y: height - 6, "text-anchor": "middle" }, "degree (training interactions)"),
     s("text", { x: 12, y: (height - bottom) / 2, transform: `rotate(-90 12 ${(height - bottom) / 2})`, "text-anchor": "middle" }, "P(non-linear)"));
