@@ -116,7 +116,8 @@ def test_a_sentence_by_hand() -> None:
     }
     assert sentence(parts) == (
         "Naima scores 1.5 for 7, mostly because of So What (+0.75) and 300 (+0.0123); layer 1 carries the largest part"
-        ", and at layer 1 the gate chose the linear branch for the user (75%) and the non-linear one for the item (50%)."
+        ", and at layer 1 the gate chose "
+        "the linear branch for the user (75%) and the non-linear one for the item (50%)."
     )
     alone = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": []}  # type: ignore[index]
     assert sentence(alone) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."
