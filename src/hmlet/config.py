@@ -237,6 +237,13 @@ class Recipe(Section):
             lines += ["", f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items())]
         return "\n".join(lines) + "\n"
 
+    def changed(self, overrides: Iterable[str]) -> Recipe:
+        """This recipe with `section.key=value` overrides."""
+        values = tomllib.loads(self.to_toml())
+        for section, change in _parse_overrides(overrides).items():
+            values[section] = {**values.get(section, {}), **change} if isinstance(change, dict) else change
+        return _validated(values, "recipe")
+
     @classmethod
     def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
         """A recipe from its TOML, complete or with defaults for what is left out."""

@@ -35,6 +35,7 @@ READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `weights` f
 RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
 TEMPORARY = ".tmp"
+_FIRST_FILES = {"run.lock", "config.toml", "ids.parquet", "data"}  # all that a start killed before its record leaves
 
 
 class RunDirectory:
@@ -50,7 +51,7 @@ class RunDirectory:
     def create(cls, path: Path | str, recipe: Recipe, data: Dataset, device: str) -> RunDirectory:
         """A new run directory with its recipe, its ids and a record that says "running"."""
         path = Path(path)
-        if path.exists() and any(entry.suffix != ".lock" for entry in path.iterdir()):
+        if path.exists() and any(entry.name not in _FIRST_FILES for entry in path.iterdir()):
             raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
         run = cls(path, {})
         run.write_text("config.toml", recipe.to_toml())

@@ -94,6 +94,7 @@ def fit(
     with empty.lock(), _deterministic(recipe.train.deterministic), _StopRequest() as request:
         run = _enter(empty.path, recipe, data, place, resume)
         if run.finished:
+            run.remove(CHECKPOINT)  # a kill between the record and this leaves it
             return run
         trainer = Trainer(data, recipe, place, run)
         trainer.restore()

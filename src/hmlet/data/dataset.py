@@ -60,6 +60,7 @@ class Dataset:
         self.item: Ints = interactions.item[order]
         self.timestamp = None if interactions.timestamp is None else interactions.timestamp[order]
         self.provenance = interactions.provenance
+        self._csr: dict[tuple[str, ...], Csr] = {}
         self._bounds = np.searchsorted(part[order], np.arange(len(PARTS) + 1, dtype=np.uint8))
 
     @classmethod
@@ -114,7 +115,12 @@ class Dataset:
         return len(self.user[where])
 
     def csr(self, *parts: str) -> Csr:
-        """Each user's items in one part, or in several together."""
+        """Each user's items in one part, or in several together; made once, since serving asks at every request."""
+        if parts not in self._csr:
+            self._csr[parts] = self._make_csr(parts)
+        return self._csr[parts]
+
+    def _make_csr(self, parts: tuple[str, ...]) -> Csr:
         slices = [self.slice(part) for part in parts]
         user = np.concatenate([self.user[where] for where in slices]) if len(slices) > 1 else self.user[slices[0]]
         item = np.concatenate([self.item[where] for where in slices]) if len(slices) > 1 else self.item[slices[0]]

@@ -1,0 +1,211 @@
+"""The endpoints. Each takes the served run once, computes in a worker thread, and answers in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from hmlet.errors import HmletError
+from hmlet.serve import schemas
+from hmlet.serve.failures import BUG, Refusal, refusal, shape
+from hmlet.serve.guard import App, Guard
+from hmlet.serve.observe import Observe
+from hmlet.serve.service import Service
+from hmlet.serve.settings import Limits
+from hmlet.serve.state import Served
+from hmlet.version import VERSION
+
+SMALL_USERS = 8  # more of them in one call, and it waits with the large ones
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+PUBLIC = frozenset({*PAGE, "/v1/health", "/v1/ready"})
+FAILURES: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.Failure, "description": text}
+    for status, text in {
+        400: "A host, a header or a text that is not accepted",
+        401: "No token, or another one",
+        403: "From a page of another origin, or outside what may be loaded",
+        404: "An id that the run does not have",
+        408: "A request that came too slowly",
+        413: "More than one request may hold",
+        415: "A body that is not JSON",
+        422: "A request that does not fit its description",
+        503: "Too many requests at once, or one that took too long",
+    }.items()
+}
+Text = Annotated[str, Query(max_length=Limits.query_length)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+
+
+def create_app(service: Service) -> App:
+    """The whole service as one ASGI application."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.open()
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="hmlet",
+        version=VERSION,
+        description='Recommendations of a finished run. Every error is `{"error": {"code", "message", "hint"}}`.',
+        docs_url=None,  # it would load scripts from the network
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=FAILURES,
+    )
+    _add_failures(app)
+    _add_probes(app, service)
+    _add_answers(app, service)
+    _add_looking(app, service)
+    if service.settings.reload_root is not None:
+        _add_reload(app, service, service.settings.reload_root.resolve())
+    _add_page(app)
+    return Observe(Guard(app, service.settings, PUBLIC), service.metrics)
+
+
+def reply(value: Any, served: Served | None = None) -> Response:
+    """A JSON answer that says which run it came from."""
+    headers = {} if served is None else {"x-hmlet-run": served.name}
+    content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return Response(content, media_type="application/json", headers=headers)
+
+
+def _add_failures(app: FastAPI) -> None:
+    @app.exception_handler(HmletError)
+    async def known(request: Request, error: HmletError) -> Response:
+        known = refusal(error)
+        return Response(shape(known), known.status, known.headers, "application/json")
+
+    @app.exception_handler(HTTPException)
+    async def routed(request: Request, error: HTTPException) -> Response:
+        hint = "GET /openapi.json lists what there is"
+        wrong = Refusal(error.status_code, str(error.detail), hint)
+        return Response(shape(wrong), error.status_code, error.headers, "application/json")
+
+    @app.exception_handler(Exception)
+    async def unknown(request: Request, error: Exception) -> Response:
+        return Response(shape(BUG), 500, media_type="application/json")  # the error goes on to `observe`, which logs it
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        found = [f"{'.'.join(map(str, each['loc']))[:100]}: {each['msg']}" for each in error.errors()[:3]]
+        wrong = Refusal(422, "; ".join(found), "GET /openapi.json describes the request, with examples")
+        return Response(shape(wrong), 422, media_type="application/json")
+
+
+def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/health", response_model=schemas.Health, tags=["operation"])
+    async def health() -> Response:
+        """Whether the process answers."""
+        return reply({"status": "ok"})
+
+    @app.get("/v1/ready", response_model=schemas.Health, tags=["operation"])
+    async def ready() -> Response:
+        """Whether a run is loaded. The service loads one before it listens, so this says no more than health does."""
+        return reply({"status": "ready"}, service.current)
+
+    @app.get("/v1/model", response_model=schemas.Served, tags=["operation"])
+    async def model() -> Response:
+        """The run that is served."""
+        return reply(service.current.describe(), service.current)
+
+    @app.get("/metrics", tags=["operation"], response_class=Response)
+    async def prometheus() -> Response:
+        """Counters for Prometheus."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_answers(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/recommend", response_model=list[schemas.Recommendation], tags=["answers"])
+    async def recommend(request: Annotated[schemas.Recommend, Body()]) -> Response:
+        """The best items of users, or of a newcomer who has some items. Items that they have are left out."""
+        served = service.current
+        if isinstance(request, schemas.ForNewcomer):
+            served.check_known("item", request.items)
+            answer = await service.compute(lambda: served.recommend_new(request.items, request.k))
+            return reply(answer, served)
+        served.check_known("user", request.users)
+        limits = service.settings.limits
+        if len(request.users) * request.k > limits.pairs:
+            raise Refusal(
+                413,
+                f"{len(request.users)} users × k = {request.k} is more than {limits.pairs:,} recommendations",
+                "ask for fewer users at a time, or use `hmlet export`",
+            )
+        large = len(request.users) > SMALL_USERS
+        return await service.compute(lambda: reply(served.recommend(request.users, request.k), served), large=large)
+
+    @app.post("/v1/explain", tags=["answers"], response_model=dict[str, Any])
+    async def explain(request: schemas.Explain) -> Response:
+        """Why a user gets an item: the score by layer, the gates' choices, and the items that carried it."""
+        served = service.current
+        served.check_known("user", [request.user])
+        served.check_known("item", [request.item])
+        return reply(await service.compute(lambda: served.explain(request.user, request.item)), served)
+
+
+def _add_looking(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/users", response_model=list[schemas.User], tags=["looking around"])
+    async def users(query: Text = "", limit: Limit = 20) -> Response:
+        """Users whose id or name has the query in it."""
+        served = service.current
+        return reply(await service.compute(lambda: served.search("user", query, limit)), served)
+
+    @app.get("/v1/items", response_model=list[schemas.Item], tags=["looking around"])
+    async def items(query: Text = "", limit: Limit = 20) -> Response:
+        """Items whose id or name has the query in it."""
+        served = service.current
+        return reply(await service.compute(lambda: served.search("item", query, limit)), served)
+
+    @app.get("/v1/history", response_model=list[schemas.OwnItem], tags=["looking around"])
+    async def history(
+        user: Annotated[str, Query(max_length=Limits.id_length)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
+    ) -> Response:
+        """The items that a user has, which recommendations leave out."""
+        served = service.current
+        served.check_known("user", [user])
+        return reply(served.history(user, limit), served)
+
+    @app.get("/v1/overview", response_model=schemas.Overview, tags=["looking around"])
+    async def overview(limit: Annotated[int, Query(ge=1, le=10_000)] = 2000) -> Response:
+        """The gate map: every class's size, and a sample of nodes with their degree and choices."""
+        served = service.current
+        return reply(await service.compute(lambda: served.overview(limit), large=True), served)
+
+
+def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
+    @app.post("/v1/reload", response_model=schemas.Served, tags=["operation"], responses={409: FAILURES[422]})
+    async def reload(request: schemas.Reload) -> Response:
+        """Serve another run from now on. Requests under way are answered from the old one."""
+        if "\0" in request.run or not (path := (root / request.run).resolve()).is_relative_to(root):
+            raise Refusal(403, f"{request.run[:100]!r} is not below the reload root", "name a run inside it")
+        served = await service.reload(path)
+        return reply(served.describe(), served)
+
+
+def _add_page(app: FastAPI) -> None:
+    """The explorer: a few files, read once, so that a request can name no other."""
+    for path, (name, kind) in PAGE.items():
+        content = (files("hmlet") / "web" / name).read_bytes()
+        app.add_api_route(path, _constant(content, kind), include_in_schema=False)
+
+
+def _constant(content: bytes, kind: str) -> Callable[[], Any]:
+    async def page() -> Response:
+        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+
+    return page

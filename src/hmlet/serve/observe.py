@@ -1,0 +1,119 @@
+"""What the operator sees: one JSON line a request, Prometheus metrics; and the headers that every answer carries."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+import uuid
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from hmlet.serve.failures import BUG, shape
+from hmlet.serve.guard import App, Message, Receive, Scope, Send
+
+LOGGER = logging.getLogger("hmlet.serve")
+SECURITY_HEADERS = [
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """The counters of one application."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        labels = ["route", "status"]
+        self.requests = Counter("hmlet_requests", "Requests answered.", labels, registry=self.registry)
+        self.seconds = Histogram(
+            "hmlet_request_seconds", "Time to answer.", ["route"], registry=self.registry, buckets=BUCKETS
+        )
+        self.in_flight = Gauge("hmlet_requests_in_flight", "Requests being answered.", registry=self.registry)
+        self.reloads = Counter("hmlet_reloads", "Runs offered, by outcome.", ["outcome"], registry=self.registry)
+        self.run = Gauge("hmlet_run_info", "The run that is served.", ["run", "model"], registry=self.registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class Observe:
+    """An ASGI application around all others: it counts, logs, adds headers, and turns a crash into the error shape."""
+
+    def __init__(self, app: App, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request, start, status = uuid.uuid4().hex[:16], time.perf_counter(), 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [*SECURITY_HEADERS, (b"x-request-id", request.encode())]
+                message["headers"] = [*message.get("headers", []), *extra]
+            await send(message)
+
+        with self.metrics.in_flight.track_inprogress():
+            try:
+                await self.app(scope, receive, watched)
+            except TimeoutError:  # the client does not read: the answer stays unfinished, and the server closes
+                LOGGER.warning("client too slow", extra={"fields": {"request": request}})
+            except Exception:
+                LOGGER.error("bug", extra={"fields": {"request": request, "traceback": traceback.format_exc()}})
+                if not status:
+                    await _crashed(watched)
+            finally:
+                self._record(scope, request, status, time.perf_counter() - start)
+
+    def _record(self, scope: Scope, request: str, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")  # of a bounded number, unlike paths
+        self.metrics.requests.labels(route, status).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
+        fields = {
+            "request": request,
+            "client": (scope.get("client") or [None])[0],
+            "method": scope["method"][:20],
+            "path": scope["path"][:200],  # without the query: what people look for is nobody's business
+            "status": status,
+            "ms": round(1000 * seconds, 2),
+        }
+        LOGGER.info("request", extra={"fields": fields})
+
+
+async def _crashed(send: Send) -> None:
+    body = shape(BUG)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, in which the token is blotted out wherever it came from."""
+
+    def __init__(self, token: str | None = None) -> None:
+        super().__init__()
+        self.token = token
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        text = json.dumps(line, ensure_ascii=True, default=str)
+        return text.replace(self.token, "[token]") if self.token else text

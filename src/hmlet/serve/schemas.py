@@ -1,0 +1,141 @@
+"""What requests and answers look like: FastAPI checks the first and documents both."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
+
+from hmlet.serve.settings import Limits
+
+_LIMITS = Limits()
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 20.0 is the integer 20."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[StrictInt, BeforeValidator(_whole)]
+Text = Annotated[StrictStr, Field(max_length=_LIMITS.id_length)]
+Id = Integer | Text
+K = Annotated[StrictInt, Field(ge=1, le=_LIMITS.k, description="Length of the list."), BeforeValidator(_whole)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ForUsers(_Request):
+    """Users whom the model knows, by their own ids."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "0ad"], "k": 5}]})
+    users: Annotated[list[Id], Field(min_length=1, max_length=_LIMITS.users)]
+    k: K = 20
+
+
+class ForNewcomer(_Request):
+    """Someone whom the model has never seen, by the items that they have."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
+    items: Annotated[list[Id], Field(min_length=1, max_length=_LIMITS.items)]
+    k: K = 20
+
+
+def _kind(value: Any) -> str:
+    has_items = "items" in value if isinstance(value, dict) else isinstance(value, ForNewcomer)
+    return "items" if has_items else "users"
+
+
+Recommend = Annotated[
+    Annotated[ForUsers, Tag("users")] | Annotated[ForNewcomer, Tag("items")],
+    Discriminator(_kind),
+]
+
+
+class Explain(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"user": "gimp", "item": "libc6"}]})
+    user: Id
+    item: Id
+
+
+class Reload(_Request):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"run": "second"}]})
+    run: Annotated[StrictStr, Field(min_length=1, max_length=_LIMITS.id_length, description="A run below the root.")]
+
+
+class Error(BaseModel):
+    code: str
+    message: str
+    hint: str
+
+
+class Failure(BaseModel):
+    """The one error shape."""
+
+    error: Error
+
+
+class ScoredItem(BaseModel):
+    item: int | str
+    score: float
+    name: str | None = None
+
+
+class Recommendation(BaseModel):
+    user: int | str | None = None
+    items: list[ScoredItem]
+
+
+class Health(BaseModel):
+    status: str
+
+
+class User(BaseModel):
+    user: int | str
+    name: str | None = None
+    degree: int
+
+
+class Item(BaseModel):
+    item: int | str
+    name: str | None = None
+    degree: int
+
+
+class OwnItem(BaseModel):
+    item: int | str
+    name: str | None = None
+
+
+class Node(BaseModel):
+    """A node of the gate map; `probability` is that of the non-linear branch, one a gated layer."""
+
+    side: str
+    id: int | str
+    degree: int
+    class_: Annotated[str | None, Field(alias="class")]
+    probability: list[float]
+
+
+class Overview(BaseModel):
+    """The gate map. FL and FNL chose the linear and the non-linear branch at every gated layer, PNL both."""
+
+    layers: list[int]
+    nodes: int
+    classes: dict[str, int]
+    nonlinear_share: dict[str, float]
+    sample: list[Node]
+
+
+class Served(BaseModel):
+    """What is served, and how it is searched."""
+
+    run: str
+    model: str
+    data: dict[str, Any]
+    factor_size: int
+    valid: dict[str, float] | None
+    versions: dict[str, str]
+    named: dict[str, bool]
+    search: dict[str, Any]

@@ -1,0 +1,66 @@
+"""The process: load the run, listen, reload on SIGHUP, stop gracefully on SIGTERM and SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import uvicorn
+
+from hmlet.errors import ConfigError
+from hmlet.serve.app import create_app
+from hmlet.serve.observe import JsonLines
+from hmlet.serve.protocol import impatient
+from hmlet.serve.service import Service
+from hmlet.serve.settings import Settings
+from hmlet.serve.state import Opener, Shelf
+
+
+def serve(path: Path, opener: Opener, settings: Settings) -> None:
+    """Serve a run until the process is told to stop. Raises what is wrong with the run before it listens."""
+    torch.set_num_threads(1)  # the cores go to requests, and not to the halves of one
+    _log_to_stderr(settings.token)
+    service = Service(Shelf(opener, path, approximate=settings.approximate), settings)
+    config = uvicorn.Config(
+        create_app(service),
+        host=settings.host,
+        port=settings.port,
+        http=impatient(settings.limits.seconds),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(settings.limits.seconds),
+    )
+    asyncio.run(_run(uvicorn.Server(config), service))
+
+
+async def _run(server: uvicorn.Server, service: Service) -> None:
+    """Listen until a signal says stop; an address that is taken is the user's to solve, and no traceback's."""
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)  # uvicorn raises what it caught once more at its end, and a good end is status 0
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload_in_background)
+    try:
+        await server.serve()
+    except SystemExit as end:
+        where = f"{server.config.host}:{server.config.port}"
+        raise ConfigError(f"cannot listen on {where}", "choose another --host or --port") from end
+
+
+def _log_to_stderr(token: str | None) -> None:
+    """Structured lines of ours and of uvicorn, and nothing else, on standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(token))
+    for name in ("hmlet.serve", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)

@@ -1,0 +1,61 @@
+"""How the service is started, and what it refuses: the limits of one request and of all together."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hmlet.errors import ConfigError
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one request may ask for, and that all requests together may hold."""
+
+    body_bytes: int = 1 << 20
+    k: int = 1000
+    users: int = 1000
+    items: int = 1000  # of a newcomer
+    pairs: int = 100_000  # users × k: some 6 MB of JSON
+    id_length: int = 500
+    query_length: int = 100
+    in_flight: int = 64  # requests that wait or compute; the next one is shed with 503
+    seconds: float = 10.0  # to receive a request, to compute it, and to hand over the answer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where to listen, whom to let in, and what may be loaded."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = field(default=None, repr=False)
+    allow_hosts: tuple[str, ...] = ()
+    reload_root: Path | None = None  # runs below it may be swapped in over HTTP
+    approximate: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
+            raise ConfigError("the token is empty or not printable ASCII", "write one line of letters and digits")
+        if self.token is None and not is_loopback(self.host):
+            raise ConfigError(
+                f"--host {self.host} lets other machines in, and no token is set",
+                "set one with --token-file FILE or HMLET_TOKEN, or listen on 127.0.0.1",
+            )
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names by which a request may call this service; any other is a page that rebound its DNS name to us."""
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, self.host, *self.allow_hosts))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

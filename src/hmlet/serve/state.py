@@ -1,0 +1,198 @@
+"""The run that is served: loaded and warm before the first request sees it, and swapped as one object."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from torch import Tensor
+
+from hmlet.data import Csr, Dataset, Vocabulary
+from hmlet.data.interactions import Id
+from hmlet.serve.approximate import Approximate
+from hmlet.serve.failures import Refusal
+from hmlet.version import VERSION
+
+MASK = "train+valid"
+SEEN = ("train", "valid")  # its parts
+
+
+class FinishedRun(Protocol):
+    """What the service asks of a run; `api.Run` is one."""
+
+    @property
+    def record(self) -> dict[str, Any]: ...
+    @property
+    def data(self) -> Dataset: ...
+    @property
+    def factors(self) -> tuple[Tensor, Tensor]: ...
+    @property
+    def gates(self) -> pa.Table: ...
+    def recommend(self, users: Iterable[Id], k: int = ..., mask: str = ...) -> list[dict[str, Any]]: ...
+    def recommend_new(self, item_lists: Iterable[Iterable[Id]], k: int = ...) -> list[dict[str, Any]]: ...
+    def explain(self, user: Id, item: Id) -> dict[str, Any]: ...
+
+
+Opener = Callable[[Path], FinishedRun]
+
+
+class Served:
+    """One run and what the service answers from it."""
+
+    def __init__(self, run: FinishedRun, path: Path, *, approximate: bool = False) -> None:
+        self.run, self.path, self.data = run, path, run.data
+        self.name = f"{run.record['model']}-{run.record['files']['factors.safetensors'][:12]}"
+        self.seen: Csr = self.data.csr(*SEEN)
+        self.approximate = Approximate(run.factors, self.seen) if approximate else None
+        # Everything that is made on first use is made now, so that no request pays for it.
+        self.recommend([self.data.users.id(0)], 1)
+        self.data.items.indices([self.data.items.id(0)])
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def recommend(self, users: Sequence[Id], k: int) -> list[dict[str, Any]]:
+        """The top-k of each user: the offline answer, or the approximate one where the service was started for that."""
+        if self.approximate is None:
+            return self.run.recommend(users, k, MASK)
+        answers = []
+        for user in users:
+            index = int(self.data.users.indices([user])[0])
+            items, scores = self.approximate.top_k(index, k)
+            named = [{**self.entry("item", item), "score": score} for item, score in zip(items, scores, strict=True)]
+            answers.append({"user": self.data.users.id(index), "items": named})
+        return answers
+
+    def recommend_new(self, items: Sequence[Id], k: int) -> list[dict[str, Any]]:
+        """The top-k of someone who has these items and whom the model has never seen."""
+        return self.run.recommend_new([items], k)
+
+    def explain(self, user: Id, item: Id) -> dict[str, Any]:
+        return self.run.explain(user, item)
+
+    def check_known(self, side: str, ids: Sequence[Id]) -> None:
+        """Refuse ids that the run does not have, without the costly search for similar ones that the library does."""
+        vocabulary = self.vocabulary(side)
+        for value in ids:
+            if value not in vocabulary:
+                shown = str(value)[:100]
+                raise Refusal(
+                    404, f"{side} {shown!r} is not in the data set", f"look it up with GET /v1/{side}s", "unknown-id"
+                )
+
+    # -- looking around -------------------------------------------------------------------------------------------
+
+    def vocabulary(self, side: str) -> Vocabulary:
+        return self.data.users if side == "user" else self.data.items
+
+    def entry(self, side: str, index: int) -> dict[str, Any]:
+        """A node by its own id, and its name where it has one."""
+        vocabulary = self.vocabulary(side)
+        if vocabulary.names is None:
+            return {side: vocabulary.id(index)}
+        return {side: vocabulary.id(index), "name": vocabulary.name(index)}
+
+    def search(self, side: str, query: str, limit: int) -> list[dict[str, Any]]:
+        """Nodes whose id or name has the query in it, whatever the case; ids that begin with it come first."""
+        vocabulary = self.vocabulary(side)
+        ids = self._searchable[side]
+        begins = pc.starts_with(ids, query, ignore_case=True)
+        has = pc.match_substring(ids, query, ignore_case=True)
+        if vocabulary.names is not None:
+            named = pc.match_substring(vocabulary.names.cast(pa.string()), query, ignore_case=True)
+            has = pc.or_(has, pc.fill_null(named, False))
+        first, all_found = (np.flatnonzero(mask.to_numpy(zero_copy_only=False)) for mask in (begins, has))
+        found = np.concatenate([first, np.setdiff1d(all_found, first, assume_unique=True)])[:limit]
+        return [{**self.entry(side, int(at)), "degree": int(self.degrees[side][at])} for at in found]
+
+    @cached_property
+    def _searchable(self) -> dict[str, pa.Array]:
+        return {side: self.vocabulary(side).ids.cast(pa.string()) for side in ("user", "item")}
+
+    def history(self, user: Id, limit: int) -> list[dict[str, Any]]:
+        """The items that a user has, in index order."""
+        row = self.seen.row(int(self.data.users.indices([user])[0]))[:limit]
+        return [self.entry("item", int(item)) for item in row]
+
+    @cached_property
+    def degrees(self) -> dict[str, npt.NDArray[np.int64]]:
+        """How many training interactions each user and each item has: what the model was trained on."""
+        train = self.data.csr("train")
+        return {"user": train.counts, "item": np.bincount(train.items, minlength=self.data.n_items)}
+
+    # -- the gate map ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _probability(self) -> tuple[list[int], npt.NDArray[np.float64]]:
+        """The gated layers, and each node's probability of the non-linear branch at each of them: L × N."""
+        nodes = self.data.n_users + self.data.n_items
+        if "gates.parquet" not in self.run.record["files"]:
+            return [], np.empty((0, nodes))
+        table = self.run.gates.sort_by([("layer", "ascending"), ("node", "ascending")])
+        layers = sorted(set(table["layer"].to_pylist()))
+        return layers, table["probability"].to_numpy().astype(np.float64).reshape(len(layers), nodes)
+
+    def overview(self, limit: int) -> dict[str, Any]:
+        """The gate map: the shares over all nodes, and a sample of at most `limit` nodes, even in degree."""
+        layers, probability_LN = self._probability
+        nonlinear_LN = probability_LN > 0.5
+        chosen_N = nonlinear_LN.sum(axis=0)
+        degree_N = np.concatenate([self.degrees["user"], self.degrees["item"]])
+        classes_N = np.where(chosen_N == len(layers), "FNL", np.where(chosen_N == 0, "FL", "PNL"))
+        order = np.argsort(degree_N, kind="stable")
+        sample = np.sort(order[np.linspace(0, len(order) - 1, min(limit, len(order))).astype(np.int64)])
+        n_users = self.data.n_users
+        return {
+            "layers": layers,
+            "nodes": len(degree_N),
+            "classes": {name: int((classes_N == name).sum()) for name in ("FL", "PNL", "FNL")} if layers else {},
+            "nonlinear_share": {str(at): float(row.mean()) for at, row in zip(layers, nonlinear_LN, strict=True)},
+            "sample": [
+                {
+                    "side": "user" if node < n_users else "item",
+                    "id": self.data.users.id(node) if node < n_users else self.data.items.id(node - n_users),
+                    "degree": int(degree_N[node]),
+                    "class": str(classes_N[node]) if layers else None,
+                    "probability": [round(float(p), 4) for p in probability_LN[:, node]],
+                }
+                for node in map(int, sample)
+            ],
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What is served: the run, its data and its measured quality, and how it is searched."""
+        record = self.run.record
+        return {
+            "run": self.name,
+            "model": record["model"],
+            "data": {"name": record["data"]["name"], "users": self.data.n_users, "items": self.data.n_items},
+            "factor_size": int(self.run.factors[0].shape[1]),
+            "valid": record.get("valid"),
+            "versions": {"service": VERSION, "trained_with": record["versions"]["hmlet"]},
+            "named": {side: self.vocabulary(side).names is not None for side in ("user", "item")},
+            "search": {"kind": "exact"} if self.approximate is None else self.approximate.describe(),
+        }
+
+
+class Shelf:
+    """Holds the run that is served. A request takes `current` once; a swap replaces it for those that come after."""
+
+    def __init__(self, opener: Opener, path: Path, *, approximate: bool = False) -> None:
+        self._opener, self._approximate = opener, approximate
+        self._one_at_a_time = threading.Lock()
+        self.current = self._open(path)
+
+    def _open(self, path: Path) -> Served:
+        return Served(self._opener(path), path, approximate=self._approximate)
+
+    def reload(self, path: Path | None = None) -> Served:
+        """Serve another run, or the same directory read again; one that cannot be loaded leaves the old in place."""
+        with self._one_at_a_time:
+            self.current = self._open(path or self.current.path)
+            return self.current

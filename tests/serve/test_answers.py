@@ -1,0 +1,120 @@
+"""What the service answers is what the library answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving import client_of
+from starlette.testclient import TestClient
+
+from hmlet.api import Run
+from hmlet.serve.settings import Settings
+
+
+def test_every_user_gets_the_offline_top_n(client: TestClient, run: Run) -> None:
+    users = run.data.users.ids.to_pylist()
+    for start in range(0, len(users), 1000):
+        block = users[start : start + 1000]
+        answer = client.post("/v1/recommend", json={"users": block, "k": 20})
+        assert answer.status_code == 200
+        assert answer.json() == run.recommend(block, 20, "train+valid")
+
+
+def test_a_single_user_and_a_batch_agree_to_the_last_bit(client: TestClient, run: Run) -> None:
+    users = run.data.users.ids.to_pylist()[::400]
+    batch = client.post("/v1/recommend", json={"users": users}).json()
+    single = [client.post("/v1/recommend", json={"users": [user]}).json()[0] for user in users]
+    assert batch == single
+    assert all(len(each["items"]) == 20 for each in batch)
+
+
+def test_no_item_that_the_user_has_is_recommended(client: TestClient, run: Run) -> None:
+    user = run.data.users.id(7)
+    own = {each["item"] for each in client.get("/v1/history", params={"user": user, "limit": 1000}).json()}
+    expected = {run.data.items.id(int(item)) for item in run.data.csr("train", "valid").row(7)}
+    assert own == expected
+    (answer,) = client.post("/v1/recommend", json={"users": [user], "k": 1000}).json()
+    assert own.isdisjoint(each["item"] for each in answer["items"])
+    assert len(answer["items"]) == min(1000, run.data.n_items - len(own))
+
+
+def test_a_newcomer_gets_what_fold_in_says(client: TestClient, run: Run) -> None:
+    items = [run.data.items.id(index) for index in (3, 50, 700)]
+    answer = client.post("/v1/recommend", json={"items": items, "k": 5})
+    assert answer.json() == run.recommend_new([items], 5)
+
+
+def test_an_explanation_is_the_library_s(client: TestClient, run: Run) -> None:
+    user, item = run.data.users.id(0), run.data.items.id(0)
+    answer = client.post("/v1/explain", json={"user": user, "item": item})
+    assert answer.json() == run.explain(user, item)
+
+
+def test_answers_say_which_run_they_come_from(client: TestClient) -> None:
+    name = client.get("/v1/model").json()["run"]
+    user = client.get("/v1/users").json()[0]["user"]
+    assert client.post("/v1/recommend", json={"users": [user]}).headers["x-hmlet-run"] == name
+
+
+@pytest.mark.parametrize("query", ["gi", "GIMP", "editor", "", "no such thing at all"])
+def test_search_finds_what_a_loop_finds(client: TestClient, run: Run, query: str) -> None:
+    found = [each["user"] for each in client.get("/v1/users", params={"query": query, "limit": 100}).json()]
+    users = list(zip(run.data.users.ids.to_pylist(), run.data.users.names.to_pylist(), strict=True))
+    wanted = query.lower()
+    first = [user for user, _ in users if user.lower().startswith(wanted)]
+    rest = [user for user, name in users if user not in first and wanted in f"{user}\n{name}".lower()]
+    assert found == (first + rest)[:100]
+
+
+def test_degrees_are_training_interactions(client: TestClient, run: Run) -> None:
+    (item,) = client.get("/v1/items", params={"query": "libc6", "limit": 1}).json()
+    index = run.data.items.indices(["libc6"])[0]
+    assert item["item"] == "libc6"
+    assert item["degree"] == int(np.sum(run.data.item[run.data.slice("train")] == index))
+
+
+def test_the_overview_counts_every_node_and_shows_a_sample(client: TestClient, run: Run) -> None:
+    answer = client.get("/v1/overview", params={"limit": 50}).json()
+    gates = run.gates.to_pylist()
+    chosen: dict[int, list[bool]] = {}
+    for gate in gates:
+        chosen.setdefault(gate["node"], []).append(gate["nonlinear"])
+    classes = {"FL": 0, "PNL": 0, "FNL": 0}
+    for choices in chosen.values():
+        classes["FNL" if all(choices) else "PNL" if any(choices) else "FL"] += 1
+    assert answer["classes"] == classes
+    assert answer["nodes"] == run.data.n_users + run.data.n_items == sum(classes.values())
+    assert len(answer["sample"]) == 50
+    for node in answer["sample"]:
+        vocabulary = run.data.users if node["side"] == "user" else run.data.items
+        index = int(vocabulary.indices([node["id"]])[0]) + (0 if node["side"] == "user" else run.data.n_users)
+        assert [p > 0.5 for p in node["probability"]] == chosen[index]
+
+
+def test_probes_and_metrics(client: TestClient) -> None:
+    assert client.get("/v1/health").json() == {"status": "ok"}
+    assert client.get("/v1/ready").json() == {"status": "ready"}
+    client.get("/nowhere/at/all")
+    text = client.get("/metrics").text
+    assert 'hmlet_requests_total{route="/v1/health",status="200"}' in text
+    assert 'hmlet_requests_total{route="other",status="404"}' in text
+    assert "nowhere" not in text  # a stranger cannot make a new label
+
+
+def test_approximate_search_says_how_much_it_finds(runs: Path, run: Run) -> None:
+    users = run.data.users.ids.to_pylist()[::100]
+    with client_of(runs / "first", Settings(approximate=True)) as client:
+        search = client.get("/v1/model").json()["search"]
+        found = client.post("/v1/recommend", json={"users": users, "k": 20}).json()
+    assert search["kind"] == "approximate"
+    exact = run.recommend(users, 20)
+    hits = [
+        len({each["item"] for each in one["items"]} & {each["item"] for each in other["items"]})
+        for one, other in zip(found, exact, strict=True)
+    ]
+    assert sum(hits) / (20 * len(users)) >= 0.95
+    assert search["recall_at_20"] >= 0.95
+    scores = {each["item"]: each["score"] for each in exact[0]["items"]}
+    assert all(scores.get(each["item"], each["score"]) == each["score"] for each in found[0]["items"])

@@ -1,0 +1,239 @@
+"""Everything that is refused, is refused in one shape, for the right reason, and leaves the service well."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import client_of, error_of
+from starlette.testclient import TestClient
+
+from hmlet.errors import ConfigError
+from hmlet.serve.settings import Limits, Settings
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        (b'{"users": ["gimp"], "k": NaN}', 422, "NaN"),
+        (b'{"users": ["gimp"], "k": Infinity}', 422, "Infinity"),
+        (b'{"users": ["gimp"], "k": 1e999}', 422, "too large"),
+        (b'{"users": ["gimp"], "k": 1000000000000000000000000000000}', 422, "less than or equal to 1000"),
+        (b'{"users": ["gimp"], "k": ' + b"9" * 5000 + b"}", 422, "not JSON"),
+        (b'{"users": ["gimp"], "k": 0}', 422, "greater than or equal to 1"),
+        (b'{"users": ["gimp"], "k": "20"}', 422, "integer"),
+        (b'{"users": ["gimp"], "k": true}', 422, "integer"),
+        (b'{"users": ["gimp"], "k": 1.5}', 422, "integer"),
+        (b'{"users": [], "k": 20}', 422, "at least 1"),
+        (b'{"users": [null]}', 422, "users.0"),
+        (b'{"users": "gimp"}', 422, "list"),
+        (b'{"users": ["gimp"], "items": ["libc6"]}', 422, "users"),
+        (b'{"users": ["gimp"], "extra": 1}', 422, "extra"),
+        (b'{"users": ["gimp"], "users": ["vim"]}', 422, "twice"),
+        (b'{"k": 20}', 422, "users"),
+        (b"[]", 422, "body"),
+        (b"null", 422, "body"),
+        (b"", 422, "body"),
+        (b"{", 422, "not JSON"),
+        (b"[" * 100_000, 422, "nested"),
+        (b'{"users": ["\xff"]}', 400, "UTF-8"),
+        (b'{"users": ["\\ud800"]}', 422, "users.0"),
+        (b'{"\\ud800": 1}', 422, ""),
+        (b'{"users": ["nobody of this name"]}', 404, "nobody"),
+        (b'{"users": [-1]}', 404, "-1"),
+        (b'{"items": ["nothing of this name"]}', 404, "nothing"),
+        (json.dumps({"users": ["gimp"] * 1001}).encode(), 422, "1000"),
+        (json.dumps({"users": ["gimp"] * 10_000}).encode(), 422, "1000"),
+        (json.dumps({"users": ["gimp"] * 1000, "k": 101}).encode(), 413, "recommendations"),
+        (json.dumps({"items": ["libc6"] * 1001}).encode(), 422, "1000"),
+        (json.dumps({"users": ["x" * 501]}).encode(), 422, "500"),
+        (b" " * (1 << 20) + b"{}", 413, "1,048,576"),
+    ],
+)
+def test_a_bad_recommend_is_refused(client: TestClient, body: bytes, status: int, word: str) -> None:
+    answer = client.post("/v1/recommend", content=body, headers=JSON)
+    assert answer.status_code == status
+    assert word in error_of(answer)["message"]
+
+
+def test_a_body_of_unknown_length_is_cut_off(client: TestClient) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(40):
+            sent += 1
+            yield b" " * (1 << 16)
+
+    answer = client.post("/v1/recommend", content=endless(), headers=JSON)
+    assert (answer.status_code, error_of(answer)["code"]) == (413, "too-large")
+    assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not-found"),
+        ("GET", "/v1/recommend", 405, "method-not-allowed"),
+        ("DELETE", "/v1/model", 405, "method-not-allowed"),
+        ("GET", "/v1/users?limit=0", 422, "invalid"),
+        ("GET", "/v1/users?limit=ten", 422, "invalid"),
+        ("GET", f"/v1/users?query={'x' * 101}", 422, "invalid"),
+        ("GET", "/v1/history", 422, "invalid"),
+        ("GET", "/v1/history?user=nobody", 404, "unknown-id"),
+        ("GET", "/v1/overview?limit=10001", 422, "invalid"),
+        ("GET", "/../pyproject.toml", 404, "not-found"),
+        ("GET", "/app.py", 404, "not-found"),
+        ("GET", "/docs", 404, "not-found"),
+    ],
+)
+def test_a_bad_request_is_refused(client: TestClient, method: str, path: str, status: int, code: str) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, error_of(answer)["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    "body", [{"user": "gimp"}, {"user": "gimp", "item": []}, {"user": "gimp", "item": "libc6", "k": 1}]
+)
+def test_a_bad_explain_is_refused(client: TestClient, body: dict[str, Any]) -> None:
+    answer = client.post("/v1/explain", json=body)
+    assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid")
+
+
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_unknown_ids_of_an_explanation(client: TestClient, side: str) -> None:
+    answer = client.post("/v1/explain", json={"user": "gimp", "item": "libc6", side: "nobody"})
+    assert answer.status_code == 404
+    assert side in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_only_json_bodies_are_read(client: TestClient, kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    answer = client.post("/v1/recommend", content=b'{"users": ["gimp"]}', headers=headers)
+    assert (answer.status_code, error_of(answer)["code"]) == (415, "unsupported-media-type")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.", "[::2]", "evil@127.0.0.1"]
+)
+def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
+    answer = client.get("/", headers={"host": host})
+    assert (answer.status_code, error_of(answer)["code"]) == (400, "bad-host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000"])
+def test_loopback_names_are_let_in(client: TestClient, host: str) -> None:
+    assert client.get("/v1/health", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:81", "", "file://"])
+def test_a_page_of_another_origin_is_refused(client: TestClient, origin: str) -> None:
+    answer = client.post("/v1/recommend", json={"users": ["gimp"]}, headers={"origin": origin})
+    assert (answer.status_code, error_of(answer)["code"]) == (403, "forbidden")
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_our_own_page_is_let_in(client: TestClient) -> None:
+    answer = client.post("/v1/recommend", json={"users": ["gimp"]}, headers={"origin": "http://127.0.0.1"})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/health", "/nowhere"])
+def test_every_answer_carries_the_security_headers(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["content-security-policy"].startswith("default-src 'self'")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert "access-control-allow-origin" not in headers
+
+
+@pytest.fixture(scope="module")
+def locked(runs: Path) -> Iterator[TestClient]:
+    with client_of(runs / "first", Settings(token="open-sesame")) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "given", [None, "", "Bearer", "Bearer ", "Bearer open", "Bearer open-sesame2", "Basic open-sesame", "open-sesame"]
+)
+def test_without_the_token_nothing_is_told(locked: TestClient, given: str | None) -> None:
+    headers = {} if given is None else {"authorization": given}
+    for path in ("/v1/model", "/v1/users", "/metrics", "/openapi.json", "/nowhere"):
+        answer = locked.get(path, headers=headers)
+        assert (answer.status_code, error_of(answer)["code"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "open-sesame" not in answer.text
+
+
+def test_with_the_token_all_is_told(locked: TestClient) -> None:
+    assert locked.get("/v1/model", headers={"authorization": "Bearer open-sesame"}).status_code == 200
+    for path in ("/", "/app.js", "/v1/health", "/v1/ready"):
+        assert locked.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org"])
+def test_other_machines_are_let_in_with_a_token_only(host: str) -> None:
+    with pytest.raises(ConfigError, match="no token is set"):
+        Settings(host=host)
+    assert Settings(host=host, token="t").host == host
+    assert "secret-token" not in repr(Settings(host=host, token="secret-token"))
+
+
+@pytest.mark.parametrize("token", ["", "  ", "two\nlines", "schlüssel"])
+def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="token"):
+        Settings(token=token)
+
+
+def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:
+    with client_of(runs / "first", Settings(limits=Limits(in_flight=2))) as client:
+        entered, leave = threading.Semaphore(0), threading.Event()
+
+        def block(*_: Any) -> list[Any]:
+            entered.release()
+            leave.wait(10)
+            return []
+
+        client.service.current.recommend = block  # type: ignore[attr-defined]
+        ask = {"users": ["gimp"]}
+        waiting = [
+            threading.Thread(target=client.post, args=("/v1/recommend",), kwargs={"json": ask}) for _ in range(2)
+        ]
+        for thread in waiting:
+            thread.start()
+        entered.acquire(timeout=10)
+        while client.service.metrics.in_flight._value.get() < 2:  # type: ignore[attr-defined]
+            asyncio.run(asyncio.sleep(0.01))
+        answer = client.post("/v1/recommend", json=ask)
+        assert (answer.status_code, error_of(answer)["code"]) == (503, "overloaded")
+        assert answer.headers["retry-after"] == "1"
+        assert client.get("/v1/health").status_code == 200
+        leave.set()
+        for thread in waiting:
+            thread.join(10)
+        assert client.get("/v1/model").status_code == 200
+
+
+def test_what_takes_too_long_is_given_up(runs: Path) -> None:
+    with client_of(runs / "first", Settings(limits=Limits(seconds=0.1))) as client:
+        leave = threading.Event()
+        client.service.current.recommend = lambda *_: leave.wait(10)  # type: ignore[attr-defined]
+        answer = client.post("/v1/recommend", json={"users": ["gimp"]})
+        leave.set()
+        assert (answer.status_code, error_of(answer)["code"]) == (503, "timeout")
+
+
+def test_a_bug_of_ours_has_the_shape_too(runs: Path) -> None:
+    with client_of(runs / "first", Settings()) as client:
+        client.service.current.recommend = lambda *_: 1 / 0  # type: ignore[attr-defined]
+        answer = client.post("/v1/recommend", json={"users": ["gimp"]})
+        assert (answer.status_code, error_of(answer)["code"]) == (500, "internal")
+        assert "ZeroDivision" not in answer.text

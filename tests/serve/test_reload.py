@@ -1,0 +1,92 @@
+"""A swap to another run: nobody is dropped, no answer mixes two runs, and a broken run changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import client_of, error_of
+from starlette.testclient import TestClient
+
+from hmlet.api import Run
+from hmlet.serve.settings import Settings
+
+USERS = ["gimp", "inkscape", "0ad"]
+
+
+@pytest.fixture
+def client(runs: Path) -> Iterator[TestClient]:
+    with client_of(runs / "first", Settings(reload_root=runs)) as client:
+        yield client
+
+
+def test_a_swap_under_load_drops_and_mixes_nothing(client: TestClient, runs: Path) -> None:
+    expected = {}
+    for name in ("first", "second"):
+        run = Run.open(runs / name)
+        expected[run.record["files"]["factors.safetensors"][:12]] = run.recommend(USERS, 20)
+    assert len({str(answer) for answer in expected.values()}) == 2
+    stop, wrong, seen = threading.Event(), [], set()
+
+    def ask() -> None:
+        while not stop.is_set():
+            answer = client.post("/v1/recommend", json={"users": USERS, "k": 20})
+            run = answer.headers.get("x-hmlet-run", "")[-12:]
+            seen.add(run)
+            if answer.status_code != 200 or answer.json() != expected[run]:
+                wrong.append((answer.status_code, run))
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in askers:
+        thread.start()
+    for name in ("second", "first", "second"):
+        assert client.post("/v1/reload", json={"run": name}).status_code == 200
+    stop.set()
+    for thread in askers:
+        thread.join(30)
+    assert wrong == []
+    assert seen == set(expected)
+
+
+@pytest.mark.parametrize("fault", ["missing", "flipped", "truncated", "unfinished", "empty"])
+def test_a_broken_run_is_refused_and_the_old_one_stays(client: TestClient, runs: Path, fault: str) -> None:
+    broken = runs / f"broken-{fault}"
+    if fault == "empty":
+        broken.mkdir()
+    elif fault != "missing":
+        shutil.copytree(runs / "second", broken)
+        factors = broken / "factors.safetensors"
+        content = bytearray(factors.read_bytes())
+        content[-5] ^= 1
+        if fault == "flipped":
+            factors.write_bytes(content)
+        elif fault == "truncated":
+            factors.write_bytes(content[:-100])
+        else:
+            (broken / "run.json").write_text((broken / "run.json").read_text().replace("finished", "running"))
+    before = client.get("/v1/model").json()
+    answer = client.post("/v1/reload", json={"run": broken.name})
+    assert (answer.status_code, error_of(answer)["code"]) == (409, "run")
+    assert "still served" in error_of(answer)["message"]
+    assert client.get("/v1/model").json() == before
+    assert client.post("/v1/recommend", json={"users": USERS}).status_code == 200
+    assert 'hmlet_reloads_total{outcome="refused"} 1.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("name", ["../first", "/etc", "link", "a\0b"])
+def test_nothing_outside_the_root_is_loaded(runs: Path, tmp_path: Path, name: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    shutil.copytree(runs / "first", tmp_path / "first")
+    (root / "link").symlink_to(tmp_path / "first")
+    with client_of(runs / "first", Settings(reload_root=root)) as client:
+        answer = client.post("/v1/reload", json={"run": name})
+        assert (answer.status_code, error_of(answer)["code"]) == (403, "forbidden")
+
+
+def test_without_a_root_there_is_no_reload(runs: Path) -> None:
+    with client_of(runs / "first", Settings()) as client:
+        assert client.post("/v1/reload", json={"run": "second"}).status_code == 404

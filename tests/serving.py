@@ -1,0 +1,101 @@
+"""Small trained runs, and the service over them: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.testclient import TestClient
+
+from hmlet.api import Run, fit
+from hmlet.config import resolve
+from hmlet.data.catalog import load
+from hmlet.serve.app import create_app
+from hmlet.serve.service import Service
+from hmlet.serve.settings import Settings
+from hmlet.serve.state import Shelf
+
+SMALL = ["train.epochs=1", "model.embedding_size=8", "model.gate_hidden=[8]"]
+
+
+def train(out: Path, seed: int = 1) -> Run:
+    return fit(load("debian"), resolve("hmlet-end", "hmlet", None, SMALL, seed), out)
+
+
+@contextmanager
+def client_of(path: Path, settings: Settings) -> Iterator[TestClient]:
+    service = Service(Shelf(Run.open, path, approximate=settings.approximate), settings)
+    app: Any = create_app(service)
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
+        client.service = service  # type: ignore[attr-defined]
+        yield client
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# `hmlet serve` with another patience than the ten seconds that it always has.
+IMPATIENT = """\
+import sys
+from pathlib import Path
+from hmlet.api import Run
+from hmlet.serve.server import serve
+from hmlet.serve.settings import Limits, Settings
+serve(Path(sys.argv[1]), Run.open, Settings(port=int(sys.argv[3]), limits=Limits(seconds=float(sys.argv[4]))))
+"""
+
+
+class Server:
+    """A `hmlet serve` process: where it listens, and what it wrote when it has ended."""
+
+    def __init__(self, *arguments: str, port: int | None = None, seconds: float | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "hmlet", "serve", *arguments, "--port", str(self.port)]
+        if seconds is not None:
+            command = [sys.executable, "-c", IMPATIENT, arguments[0], "--port", str(self.port), str(seconds)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+    def wait_until_ready(self) -> Server:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if httpx.get(f"{self.url}/v1/ready", trust_env=False).status_code == 200:
+                    return self
+            except httpx.TransportError:
+                time.sleep(0.05)
+        raise AssertionError(f"not ready: {self.stop()}")
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def stop(self) -> str:
+        """The log, after SIGTERM and an end in good time."""
+        self.process.terminate()
+        return self.process.communicate(timeout=30)[1]
+
+
+def error_of(response: httpx.Response) -> dict[str, str]:
+    """The error of an answer, which must have the one shape and no more."""
+    body = response.json()
+    assert set(body) == {"error"}, body
+    assert set(body["error"]) == {"code", "message", "hint"}
+    assert all(isinstance(value, str) for value in body["error"].values())
+    assert response.headers["content-type"] == "application/json"
+    result: dict[str, str] = body["error"]
+    return result
+
+
+def log_lines(log: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
