@@ -10,6 +10,7 @@ import torch
 from finished import NAMES, finished
 
 from hmlet.api import Run
+from hmlet.explanation import sentence
 
 
 @pytest.fixture(scope="module", params=["hmlet-all", "hmlet-end", *(n for n in NAMES if not n.startswith("hmlet"))])
@@ -91,3 +92,32 @@ def test_a_linear_model_by_hand(tmp_path: Path) -> None:
     )
     expected = float((change + before.double() - after.double()) @ target) / len(layers)
     assert parts[f"i{gone}"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_sentence_by_hand() -> None:
+    parts = {
+        "user": 7,
+        "item": 100,
+        "name": "Naima",
+        "score": 1.5,
+        "layers": [{"layer": 0, "contribution": 0.5}, {"layer": 1, "contribution": 1.0}],
+        "gates": [
+            {
+                "layer": 1,
+                "user": {"branch": "linear", "probability": 0.75},
+                "item": {"branch": "non-linear", "probability": 0.5001},
+            }
+        ],
+        "carried_by": [
+            {"item": 200, "name": "So What", "contribution": 0.75},
+            {"item": 300, "name": None, "contribution": 0.0123456},
+            {"item": 400, "name": "Blue in Green", "contribution": -0.1},
+        ],
+    }
+    assert sentence(parts) == (
+        "Naima scores 1.5 for 7, mostly because of So What (+0.75) and 300 (+0.0123); layer 1 carries the largest part"
+        ", and at layer 1 the gate chose "
+        "the linear branch for the user (75%) and the non-linear one for the item (50%)."
+    )
+    alone = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": []}  # type: ignore[index]
+    assert sentence(alone) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."

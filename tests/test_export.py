@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from finished import finished
+from planted import dataset, random_pairs
 
 from hmlet import evaluation, export, ranking
 from hmlet.api import Run
@@ -36,27 +37,55 @@ def rows(path: Path) -> list[dict[str, object]]:
     ]
 
 
+class Planted:
+    """A data set and factors, as an export asks of a run."""
+
+    def __init__(self, data: Dataset, factors: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.data, self.factors = data, factors
+
+
+def many() -> Planted:
+    """Random pairs in three parts, so that users have several held-out items or none, and random factors."""
+    pairs = random_pairs(0, 40, 30, 0.5)
+    part = np.random.default_rng(1).choice(["train", "valid", "test"], len(pairs), p=[0.5, 0.2, 0.3])
+    of = {
+        name: [pair for pair, own in zip(pairs, part, strict=True) if own == name]
+        for name in ("train", "valid", "test")
+    }
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randn(41, 6, generator=generator), torch.randn(30, 6, generator=generator)
+    return Planted(dataset(41, 30, **of), factors)  # the last user has nothing
+
+
 @pytest.mark.parametrize("mask", ["train", "train+valid"])
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
-def test_metrics_of_the_exported_file_are_those_of_evaluate(run: Run, suffix: str, mask: str, tmp_path: Path) -> None:
-    path, k = tmp_path / f"topn{suffix}", 5
-    assert run.export(path, k, mask=mask) == len(rows(path)) == run.data.n_users * k
+def test_metrics_of_the_exported_file_are_those_of_evaluate(suffix: str, mask: str, tmp_path: Path) -> None:
+    run, path, k = many(), tmp_path / f"topn{suffix}", 5
+    assert export.export(run, path, k, mask=mask) == len(rows(path))
     lists: dict[object, list[object]] = {}
     for row in rows(path):
         assert row["rank"] == len(lists.setdefault(row["user"], [])) + 1
         lists[row["user"]].append(row["item"])
-    held = {f"u{user}": f"i{item}" for user, item in zip(*pairs(run.data, "test"), strict=True)}
-    ndcg = [1 / math.log2(lists[u].index(i) + 2) if i in lists[u] else 0.0 for u, i in held.items()]
-    found = [float(i in lists[u]) for u, i in held.items()]
-    metrics = run.evaluate("test", mask, k).metrics
-    assert metrics["ndcg"] == pytest.approx(sum(ndcg) / len(ndcg), abs=1e-9)
-    assert metrics["recall"] == pytest.approx(sum(found) / len(found), abs=1e-9)
-    assert metrics["precision"] == pytest.approx(sum(found) / len(found) / k, abs=1e-9)
+    held: dict[str, set[str]] = {}
+    where = run.data.slice("test")
+    for user, item in zip(run.data.user[where], run.data.item[where], strict=True):
+        held.setdefault(f"u{user}", set()).add(f"i{item}")
+    assert max(map(len, held.values())) > k > min(map(len, held.values()))
+    ndcg, recall, precision = [], [], []
+    for user, items in held.items():
+        hits = [item in items for item in lists[user]]
+        gain = sum(1 / math.log2(place + 2) for place, hit in enumerate(hits) if hit)
+        ndcg.append(gain / sum(1 / math.log2(place + 2) for place in range(min(k, len(items)))))
+        recall.append(sum(hits) / len(items))
+        precision.append(sum(hits) / k)
+    metrics = evaluation.evaluate(run.factors, run.data, "test", mask, k).metrics
+    for name, values in (("ndcg", ndcg), ("recall", recall), ("precision", precision)):
+        assert metrics[name] == pytest.approx(sum(values) / len(values), abs=1e-9)
 
 
-def pairs(data: Dataset, part: str) -> tuple[list[int], list[int]]:
-    where = data.slice(part)
-    return data.user[where].tolist(), data.item[where].tolist()
+def test_export_of_a_trained_run_has_every_user(run: Run, tmp_path: Path) -> None:
+    assert run.export(tmp_path / "topn.parquet", 5) == run.data.n_users * 5
+    assert set(pq.read_table(tmp_path / "topn.parquet")["user"].to_pylist()) == {f"u{at}" for at in range(48)}
 
 
 def test_export_says_what_recommend_says(run: Run, tmp_path: Path) -> None:
@@ -71,22 +100,20 @@ def test_export_says_what_recommend_says(run: Run, tmp_path: Path) -> None:
     assert {row["item"] for row in expected} <= {"i1", "i5", "i7"}
 
 
-class Planted:
-    """Integer ids and factors whose order is plain to see."""
-
-    def __init__(self) -> None:
-        interactions = Interactions(
-            np.array([0, 1], dtype=np.int32),
-            np.array([2, 0], dtype=np.int32),
-            Vocabulary("user", pa.array([70, 80])),
-            Vocabulary("item", pa.array([100, 200, 300])),
-        )
-        self.data = Dataset("planted", interactions, np.zeros(2, dtype=np.uint8))
-        self.factors = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [2.0], [3.0]])
+def numbered() -> Planted:
+    """Integer ids, and factors whose order is plain to see."""
+    interactions = Interactions(
+        np.array([0, 1], dtype=np.int32),
+        np.array([2, 0], dtype=np.int32),
+        Vocabulary("user", pa.array([70, 80])),
+        Vocabulary("item", pa.array([100, 200, 300])),
+    )
+    data = Dataset("planted", interactions, np.zeros(2, dtype=np.uint8))
+    return Planted(data, (torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [2.0], [3.0]])))
 
 
 def test_ids_keep_their_type_and_short_lists_stay_short(tmp_path: Path) -> None:
-    export.export(Planted(), tmp_path / "topn.parquet", k=5)
+    export.export(numbered(), tmp_path / "topn.parquet", k=5)
     table = pq.read_table(tmp_path / "topn.parquet")
     assert table.schema.field("user").type == table.schema.field("item").type == pa.int64()
     assert table.to_pylist() == [

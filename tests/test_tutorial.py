@@ -15,14 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
-
-from hmlet.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), flags=re.MULTILINE | re.DOTALL)
 SERVE = [block for block in BLOCKS if block.startswith("hmlet serve ")]
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +84,6 @@ def service(done: subprocess.CompletedProcess[str], place: Path) -> Iterator[str
         process.wait(30)
 
 
-@pytest.mark.skipif("serve" not in COMMANDS, reason="hmlet serve is not built yet")
 def test_the_service_answers(service: str) -> None:
     for _ in range(100):
         try:
