@@ -23,6 +23,7 @@ from hmlet.serve.state import Opener, Shelf
 def serve(path: Path, opener: Opener, settings: Settings) -> None:
     """Serve a run until the process is told to stop. Raises what is wrong with the run before it listens."""
     torch.set_num_threads(1)  # the cores go to requests, and not to the halves of one
+    sys.setswitchinterval(0.0005)  # seconds: else the thread that ranks waits ten times longer for its turn
     _log_to_stderr(settings.token)
     service = Service(Shelf(opener, path, approximate=settings.approximate), settings)
     config = uvicorn.Config(
