@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import random
+import resource
 import socket
 import subprocess
 import sys
@@ -61,6 +62,10 @@ class Server:
         text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> int:
         self.process.terminate()
         return self.process.wait(30)
@@ -80,10 +85,16 @@ class Client:
 
     async def send(self, request: bytes) -> int:
         """The status of the answer, read to its end; 0 where the connection broke."""
-        try:
-            reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
-            return 0
+        while self.idle:
+            reader, writer = self.idle.pop()
+            if not reader.at_eof():  # the server closes a connection that nobody used for some seconds
+                break
+            writer.close()
+        else:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                return 0
         try:
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
@@ -193,6 +204,32 @@ async def soak(server: Server, minutes: float, users: list[Any], items: list[Any
     }
 
 
+async def slow_crowd(port: int, crowd: int, rate: float, users: list[Any]) -> dict[str, Any]:
+    """How long clients of one byte a second are borne, and what ordinary requests notice of them."""
+    lives: list[float] = []
+
+    async def drip() -> None:
+        start = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in b"POST /v1/recommend HTTP/1.1\r\n" * 2:
+            writer.write(bytes([byte]))
+            try:
+                await asyncio.wait_for(reader.read(1), 1)
+                break  # an answer or an end: both mean closed
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        lives.append(time.perf_counter() - start)
+        writer.close()
+
+    drips = [asyncio.create_task(drip()) for _ in range(crowd)]
+    await asyncio.sleep(2)
+    ordinary = await at_rate(port, rate, 5, users, 20)
+    await asyncio.gather(*drips)
+    return {"clients": crowd, "longest_life_seconds": round(max(lives), 2), "ordinary": ordinary}
+
+
 def measure(run: Path, options: argparse.Namespace) -> dict[str, Any]:
     from hmlet.api import Run
 
@@ -212,10 +249,14 @@ def measure(run: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
     try:
         asyncio.run(at_rate(server.port, 50, 2, users, 20))  # the first requests touch the mapped pages
+        before = server.cpu_seconds()
         result["load"] = asyncio.run(at_rate(server.port, options.rate, options.seconds, users, 20))
+        used = server.cpu_seconds() - before
+        result["load"]["server_cpu_ms_per_request"] = round(1000 * used / (options.rate * options.seconds), 2)
         result["overload"] = asyncio.run(at_rate(server.port, options.overload, 5, users, 20))
         time.sleep(5)
         result["after_overload"] = asyncio.run(at_rate(server.port, options.rate, 5, users, 20))
+        result["slow_crowd"] = asyncio.run(slow_crowd(server.port, options.crowd, options.rate, users))
         if options.minutes:
             result["soak"] = asyncio.run(soak(server, options.minutes, users, items))
     finally:
@@ -232,10 +273,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--overload", type=float, default=1000, help="requests a second, more than it holds")
     parser.add_argument("--minutes", type=float, default=0.5, help="of mixed good, bad and hostile requests")
+    parser.add_argument("--crowd", type=int, default=1000, help="clients of one byte a second")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--approximate", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         run = options.run or Path(folder) / "run"
         if options.run is None:
