@@ -14,9 +14,11 @@ from hmlet.version import VERSION as __version__
 _HOMES = {
     "Dataset": "hmlet.data",
     "HmletError": "hmlet.errors",
+    "Run": "hmlet.api",
+    "fit": "hmlet.api",
 }
 
-__all__ = ["Dataset", "HmletError", "__version__"]
+__all__ = ["Dataset", "HmletError", "Run", "__version__", "fit"]
 
 
 def __getattr__(name: str) -> Any:

@@ -116,6 +116,7 @@ class LRGCCFConfig(GraphModelConfig):
     family: ClassVar[str] = "lr-gccf"
     name: Literal["lr-gccf"] = "lr-gccf"
     layers: Annotated[int, Field(ge=1, le=16)] = 3
+    """K, how many times embeddings are propagated."""
     transform: bool = True
     """Multiply by a trained matrix at each layer, as its paper says; its program leaves the matrix out."""
 
@@ -126,6 +127,7 @@ class NGCFConfig(GraphModelConfig):
     family: ClassVar[str] = "ngcf"
     name: Literal["ngcf"] = "ngcf"
     layers: Annotated[int, Field(ge=1, le=16)] = 3
+    """K, how many times embeddings are propagated."""
     message_dropout: Rate = 0.1
     """Dropout on each layer's output while training."""
     leaky_slope: Rate = 0.2
@@ -138,6 +140,7 @@ class GCMCConfig(GraphModelConfig):
     family: ClassVar[str] = "gc-mc"
     name: Literal["gc-mc"] = "gc-mc"
     layers: Literal[1] = 1
+    """K, how many times embeddings are propagated: one convolution, as in its paper."""
     hidden_dropout: Rate = 0.1
     """Dropout on the messages while training."""
 
@@ -148,6 +151,7 @@ class PinSageConfig(GraphModelConfig):
     family: ClassVar[str] = "pinsage"
     name: Literal["pinsage"] = "pinsage"
     layers: Annotated[int, Field(ge=1, le=16)] = 2
+    """K, how many times embeddings are propagated."""
     neighbours: PositiveInt = 20
     """T, how many of the most visited nodes form a neighbourhood."""
     walks: PositiveInt = 50
@@ -193,7 +197,9 @@ class TrainConfig(Section):
     batch_size: PositiveInt = 2048
     """Triplets a step."""
     learning_rate: PositiveFloat = 1e-3
-    """Adam's step size."""
+    """Adam's step size, at the start."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """How the step size goes on: as it is, or by a half cosine to nearly nothing in the last epoch."""
     l2: Annotated[float, Field(ge=0.0)] = 1e-4
     """λ on the batch's rows of e⁰."""
     l2_weights: bool = False
@@ -231,6 +237,13 @@ class Recipe(Section):
             lines += ["", f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items())]
         return "\n".join(lines) + "\n"
 
+    def changed(self, overrides: Iterable[str]) -> Recipe:
+        """This recipe with `section.key=value` overrides."""
+        values = tomllib.loads(self.to_toml())
+        for section, change in _parse_overrides(overrides).items():
+            values[section] = {**values.get(section, {}), **change} if isinstance(change, dict) else change
+        return _validated(values, "recipe")
+
     @classmethod
     def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
         """A recipe from its TOML, complete or with defaults for what is left out."""
@@ -251,7 +264,7 @@ def resolve(
     if config is not None:
         if not config.is_file():
             raise ConfigError(f"{config} is not a file", "pass a TOML file, such as one that --print-config wrote")
-        layers.append(_parse(config.read_text(encoding="utf-8"), str(config)))
+        layers.append(_parse(_read(config), str(config)))
     layers.append(_parse_overrides(overrides))
     merged: dict[str, Any] = {"model": {}, "train": {}}
     for layer in layers:
@@ -282,11 +295,22 @@ def _preset(model: str, preset: str) -> dict[str, Any]:
     return _parse(file.read_text(encoding="utf-8"), f"recipes/{preset}/{family}.toml")
 
 
+def _read(config: Path) -> str:
+    try:
+        return config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{config} cannot be read: {error}", "pass a TOML file in UTF-8") from error
+
+
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}", "correct that line") from error
+    for name in ("model", "train"):
+        if not isinstance(values.get(name, {}), dict):
+            raise ConfigError(f"{source}: {name} = {values[name]!r} is not a table", f"write its keys under [{name}]")
+    return values
 
 
 def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:

@@ -83,9 +83,9 @@ def sentence(parts: dict[str, Any]) -> str:
     """An explanation in words."""
     helpful = [each for each in parts["carried_by"] if each["contribution"] > 0][:MOST_NAMED]
     layer = max(parts["layers"], key=lambda each: float(each["contribution"]))["layer"]
-    named = [f"{each['item']} ({each['contribution']:+.2f})" for each in helpful]
+    named = [f"{_readable(each)} ({each['contribution']:+.3g})" for each in helpful]
     reason = f"mostly because of {_joined(named)}" if named else "although none of the user's items speaks for it"
-    words = f"{parts['item']} scores {parts['score']:.2f} for {parts['user']}, {reason}"
+    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}, {reason}"
     if len(parts["layers"]) > 1:
         words += f"; layer {layer} carries the largest part"
     for gate in parts["gates"][-1:]:
@@ -95,6 +95,11 @@ def sentence(parts: dict[str, Any]) -> str:
             f" ({user['probability']:.0%}) and the {item['branch']} one for the item ({item['probability']:.0%})"
         )
     return words + "."
+
+
+def _readable(each: dict[str, Any]) -> str:
+    """What a person calls an item: its id, or its name where the id is only a number."""
+    return str(each["name"]) if isinstance(each["item"], int) and each.get("name") else str(each["item"])
 
 
 def _joined(words: Sequence[str]) -> str:

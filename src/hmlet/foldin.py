@@ -7,7 +7,8 @@ model's own propagation, as a node of that degree, beside the stored embeddings 
 
 with the trained gates, without noise. Nobody trained an e⁰ for it: a linear rule, fitted by ridge regression on the
 existing nodes of its side, reads one off its neighbours. Neighbours keep the degrees they were trained with.
-Models that do not propagate over Â get their factor by such a rule alone; WRMF's rule is its own least-squares problem.
+Models that do not propagate over Â get their factor by a rule alone: WRMF by its own least-squares problem, BPR by a
+Newton step on its own loss, PinSage by the regression. Decision 0004 has the candidates and their numbers.
 
 Legend: B newcomers, N nodes, D embedding size, F factor size.
 """
@@ -18,6 +19,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -36,7 +38,8 @@ from hmlet.models.schedule import ranking_pass
 from hmlet.runs import RunDirectory
 
 PROPAGATED = ("hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc")  # families that use Â; the rest are folded by a rule
-RIDGE = 1e-3  # beside the mean diagonal of the normal equations
+RIDGE = 1e-2  # beside the mean diagonal of the normal equations
+SCALED_ON = 500  # trained nodes that give the length of a discriminant
 Side = Literal["user", "item"]
 Indices = Sequence[int] | npt.NDArray[np.integer]
 
@@ -115,11 +118,11 @@ class FoldIn:
 
     def users(self, lists: Sequence[Indices]) -> Tensor:
         """The factors of new users, each given by the items it has: B × F."""
-        return self._fold("user", self._lists("user", lists))
+        return self._fold("user", self.lists_of("user", lists))
 
     def items(self, lists: Sequence[Indices]) -> Tensor:
         """The factors of new items, each given by the users who have it: B × F."""
-        return self._fold("item", self._lists("item", lists))
+        return self._fold("item", self.lists_of("item", lists))
 
     def user_with(self, user: int, extra_items: Indices) -> Tensor:
         """The factor of a trained user who has more items by now: F."""
@@ -131,9 +134,9 @@ class FoldIn:
         What training knows of the user beyond the rule, e⁰ - rule(own items), is kept. So the user's own items give
         back its stored factor, and an empty list what is left of it without any.
         """
-        edited, own = self._lists("user", lists, may_be_empty=True), self._lists("user", [self.own_items(user)])
+        edited, own = self.lists_of("user", lists, may_be_empty=True), self.lists_of("user", [self.own_items(user)])
         known_1D = self.inputs[0][user][None]
-        return self._fold("user", edited, known_1D - self._rule("user")(own, self._messages(own)))
+        return self._fold("user", edited, known_1D - self.rule("user")(own, self.messages(own)))
 
     def own_items(self, user: int) -> npt.NDArray[np.int64]:
         """A trained user's training items."""
@@ -145,8 +148,8 @@ class FoldIn:
     @torch.no_grad()
     def _fold(self, side: Side, lists: Lists, beyond_BD: Tensor | float = 0.0) -> Tensor:
         """The factors of newcomers whose e⁰ is the rule's and what is known beyond it: B × F."""
-        messages = self._messages(lists)
-        return self.propagate(lists, self._rule(side)(lists, messages) + beyond_BD, messages)
+        messages = self.messages(lists)
+        return self.propagate(lists, self.rule(side)(lists, messages) + beyond_BD, messages)
 
     @torch.no_grad()
     def propagate(self, lists: Lists, embedding_BD: Tensor, messages: list[Tensor] | None = None) -> Tensor:
@@ -155,17 +158,17 @@ class FoldIn:
             return embedding_BD
         twin = _twin(self.model, embedding_BD)
         layers = twin.propagate(
-            _Arrivals(self._messages(lists) if messages is None else messages, lists, twin), self.how
+            _Arrivals(self.messages(lists) if messages is None else messages, lists, twin), self.how
         )
         return twin.readout(layers)
 
-    def _messages(self, lists: Lists) -> list[Tensor]:
+    def messages(self, lists: Lists) -> list[Tensor]:
         """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""
         degree_B1 = lists.counts_B1 + int(self.model.self_loops)
         own_B1 = degree_B1.clamp_min(1).float().rsqrt()  # without neighbours the sum is 0 anyway
         return [own_B1 * lists.sum(x_ND, self.scale_N) for x_ND in self.inputs]
 
-    def _lists(self, side: Side, lists: Sequence[Indices], may_be_empty: bool = False) -> Lists:
+    def lists_of(self, side: Side, lists: Sequence[Indices], may_be_empty: bool = False) -> Lists:
         """Neighbours as nodes, each once."""
         first, count = (self.graph.n_users, self.graph.n_items) if side == "user" else (0, self.graph.n_users)
         other = "item" if side == "user" else "user"
@@ -181,19 +184,20 @@ class FoldIn:
         nodes = np.concatenate([*unique, np.empty(0, np.int64)]) + first
         return Lists(torch.from_numpy(nodes), torch.from_numpy(offsets))
 
-    def _rule(self, side: Side) -> Rule:
+    def rule(self, side: Side) -> Rule:
         """The rule of a side, fitted when it is first needed."""
         if side not in self._rules:
-            self._rules[side] = (
-                self._solver(side) if isinstance(self.recipe.model, WRMFConfig) else self._regression(side)
+            fit = {"wrmf": self._least_squares, "bpr": self._discriminant}.get(
+                self.recipe.model.family, self._regression
             )
+            self._rules[side] = fit(side)
         return self._rules[side]
 
     @torch.no_grad()
     def _regression(self, side: Side) -> Rule:
         """Ridge regression from what Â brings a node to its e⁰, over the trained nodes of one side."""
         nodes, lists = self._trained(side)
-        features_ND = torch.cat(self._messages(lists), dim=1).double()
+        features_ND = torch.cat(self.messages(lists), dim=1).double()
         weights_DD = _ridge(features_ND, self.inputs[0][nodes].double()).float()
         return lambda lists, messages: torch.cat(messages, dim=1) @ weights_DD
 
@@ -208,23 +212,59 @@ class FoldIn:
         return torch.from_numpy(nodes), Lists(torch.from_numpy(neighbours), torch.from_numpy(offsets))
 
     @torch.no_grad()
-    def _solver(self, side: Side) -> Rule:
+    def _least_squares(self, side: Side) -> Rule:
         """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
-        config = self.recipe.model
+        config, others_ND = self.recipe.model, self._others(side)
         assert isinstance(config, WRMFConfig)
-        all_ND, n_users = self.inputs[0].double(), self.graph.n_users
-        others_ND = all_ND[n_users:] if side == "user" else all_ND[:n_users]
-        gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(all_ND.shape[1], dtype=torch.float64)
+        gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(others_ND.shape[1]).double()
 
-        def solve(lists: Lists, messages: list[Tensor]) -> Tensor:
-            solved = []
-            for start, end in zip(lists.offsets[:-1].tolist(), lists.offsets[1:].tolist(), strict=True):
-                own_SD = all_ND[lists.nodes[start:end]]
-                right_D = (1 + config.alpha) * own_SD.sum(dim=0)
-                solved.append(torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D))
-            return torch.stack(solved).float() if solved else all_ND.new_empty(0, all_ND.shape[1]).float()
+        def solve(own_SD: Tensor) -> Tensor:
+            right_D = (1 + config.alpha) * own_SD.sum(dim=0)
+            x_D: Tensor = torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D)
+            return x_D
 
-        return solve
+        return self._one_by_one(solve)
+
+    @torch.no_grad()
+    def _discriminant(self, side: Side) -> Rule:
+        """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:
+
+        (Z_SᵀZ_S / |S| + C + λ) x ∝ mean of Z_S,  Z = Y - mean of Y,  λ = 4 of C's mean diagonal,
+        scaled to the length that training gave.
+        """
+        others_ND = self._others(side)
+        mean_D = others_ND.mean(dim=0)
+        spread_DD = torch.cov(others_ND.T, correction=0)
+        spread_DD.diagonal().add_(4 * spread_DD.diagonal().mean().clamp_min(1e-12))
+
+        def solve(own_SD: Tensor) -> Tensor:
+            own_SD = own_SD - mean_D
+            x_D: Tensor = torch.linalg.solve(spread_DD + own_SD.T @ own_SD / len(own_SD), own_SD.mean(dim=0))
+            return x_D
+
+        rule = self._one_by_one(solve)
+        nodes, lists = self._trained(side)
+        some = slice(0, SCALED_ON)
+        found_ND = rule(Lists(lists.nodes, lists.offsets[: SCALED_ON + 1]), [])
+        length = self.inputs[0][nodes[some]].norm() / found_ND.norm().clamp_min(1e-12)
+        return lambda lists, messages: length * rule(lists, messages)
+
+    def _others(self, side: Side) -> Tensor:
+        """The inputs of the side that a newcomer's neighbours are on, in float64."""
+        n_users = self.graph.n_users
+        return (self.inputs[0][n_users:] if side == "user" else self.inputs[0][:n_users]).double()
+
+    def _one_by_one(self, solve: Callable[[Tensor], Tensor]) -> Rule:
+        """The rule that solves each newcomer's own system; someone without neighbours gets 0."""
+
+        def rule(lists: Lists, messages: list[Tensor]) -> Tensor:
+            found_BD = torch.zeros(len(lists.offsets) - 1, self.inputs[0].shape[1])
+            for at, (start, end) in enumerate(pairwise(lists.offsets.tolist())):
+                if end > start:
+                    found_BD[at] = solve(self.inputs[0][lists.nodes[start:end]].double()).float()
+            return found_BD
+
+        return rule
 
 
 class _Arrivals:
@@ -250,9 +290,11 @@ def _model(directory: RunDirectory, recipe: Recipe) -> Model:
     """The trained weights in a model of no nodes: newcomers bring their own."""
     nobody = Graph.from_csr(Csr(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int32)), 0)
     model = build(recipe.model, nobody, torch.Generator())
-    stored = directory.read_tensors("model.safetensors")
-    per_node = ("embedding", "neighbours_NT", "importance_NT")
-    model.load_state_dict({name: tensor for name, tensor in stored.items() if name not in per_node}, strict=False)
+    per_node = {"embedding", "neighbours_NT", "importance_NT"}
+    stored = {name: tensor for name, tensor in directory.weights().items() if name not in per_node}
+    missing, unexpected = model.load_state_dict(stored, strict=False)
+    assert not unexpected, f"model.safetensors has weights that the model lacks: {unexpected}"
+    assert per_node.issuperset(missing), f"model.safetensors lacks weights of the model: {missing}"
     return model.eval()
 
 

@@ -47,9 +47,7 @@ def top_k(
     ranked = _decide(users_BF, items_IF, rough_BC, items_BC, k)
     if candidates == n_items:
         return ranked
-    longest = items_IF.norm(dim=1).max() if n_items else items_IF.new_zeros(())
-    error_B = 4 * items_IF.shape[1] * torch.finfo(items_IF.dtype).eps * users_BF.norm(dim=1) * longest
-    missed_B = (rough_BC[:, -1] + error_B).double() >= ranked.scores_BK[:, -1]
+    missed_B = rough_BC[:, -1].double() + _rounding(users_BF, items_IF) >= ranked.scores_BK[:, -1]
     missed_B &= rough_BC[:, -1] > -torch.inf
     for row in missed_B.nonzero().flatten().tolist():
         exact = _decide(users_BF[row : row + 1], items_IF, scores_BI[row : row + 1], None, k)
@@ -74,6 +72,16 @@ def similar(factors_NF: Tensor, rows_B: Tensor, k: int) -> Ranked:
     unit_NF = torch.nn.functional.normalize(factors_NF.float(), dim=1)
     itself = (torch.arange(len(rows_B), device=rows_B.device), rows_B)
     return top_k(unit_NF[rows_B], unit_NF, k, itself)
+
+
+def _rounding(users_BF: Tensor, items_IF: Tensor) -> Tensor:
+    """A bound on the error of each user's rough scores: of rounding, and of products too small for the type."""
+    size, kind = items_IF.shape[1], torch.finfo(items_IF.dtype)
+    lost = (size * kind.tiny) ** 0.5  # a norm is short by at most this much where its squares vanish
+    length_B = users_BF.norm(dim=1).double() + lost
+    longest = items_IF.norm(dim=1).max().double() + lost
+    error_B: Tensor = size * (4 * kind.eps * length_B * longest + kind.tiny)
+    return error_B
 
 
 def _exclude(scores_BI: Tensor, seen: tuple[Tensor, Tensor] | None, allowed_I: Tensor | None) -> None:

@@ -15,7 +15,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +30,12 @@ from hmlet.data import Dataset
 from hmlet.errors import RunError
 from hmlet.version import VERSION
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `weights` folds into the running means
 RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
 TEMPORARY = ".tmp"
+_FIRST_FILES = {"run.lock", "config.toml", "ids.parquet", "data"}  # all that a start killed before its record leaves
 
 
 class RunDirectory:
@@ -49,7 +51,7 @@ class RunDirectory:
     def create(cls, path: Path | str, recipe: Recipe, data: Dataset, device: str) -> RunDirectory:
         """A new run directory with its recipe, its ids and a record that says "running"."""
         path = Path(path)
-        if path.exists() and any(entry.suffix != ".lock" for entry in path.iterdir()):
+        if path.exists() and any(entry.name not in _FIRST_FILES for entry in path.iterdir()):
             raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
         run = cls(path, {})
         run.write_text("config.toml", recipe.to_toml())
@@ -81,9 +83,9 @@ class RunDirectory:
             raise RunError(f"{path / RECORD} cannot be read ({error!r})", "restore it from a copy") from error
         if checksum != _json_checksum(record):
             raise RunError(f"{path / RECORD} is damaged (its checksum differs)", "restore it from a copy")
-        if version != FORMAT_VERSION:
+        if version not in READABLE:
             raise RunError(
-                f"{path} has format version {version}, and this hmlet reads version {FORMAT_VERSION}",
+                f"{path} has format version {version}, and this hmlet reads {' and '.join(map(str, READABLE))}",
                 "open it with the hmlet that wrote it, or train again",
             )
         return cls(path, record)
@@ -111,7 +113,7 @@ class RunDirectory:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, save: Callable[[Path], None], *, record: bool = True) -> None:
-        """Replace a file by what `save` writes: a temporary file, flushed to disk, then renamed. Nothing is ever half there."""
+        """Replace a file by what `save` writes: a temporary file, flushed to disk, then renamed. Never half there."""
         target = self.path / name
         temporary = target.with_name(f"{target.name}{TEMPORARY}")
         try:
@@ -212,6 +214,11 @@ class RunDirectory:
         tensors = self.require_finished().read_tensors("factors.safetensors")
         return tensors["users"], tensors["items"]
 
+    def weights(self) -> dict[str, Tensor]:
+        """The finished model's parameters by today's names, whichever format version they were written in."""
+        tensors = self.require_finished().read_tensors("model.safetensors")
+        return _without_hidden_biases(tensors) if self.record["format_version"] < 2 else tensors
+
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -222,6 +229,8 @@ class RunDirectory:
         path = self.path / CHECKPOINT
         if not path.is_file():
             return None
+        if self.record["format_version"] != FORMAT_VERSION:
+            raise RunError(f"{path} was begun by an older hmlet", "finish it with that one, or choose another --out")
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = dict(file.metadata() or {})
@@ -263,11 +272,7 @@ def _flush(path: Path) -> None:
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return _digest(file)
-
-
-def _digest(file: BinaryIO) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _json_checksum(record: dict[str, Any]) -> str:
@@ -282,6 +287,22 @@ def _tensor_checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> st
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _without_hidden_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Version 1's gates as version 2 has them: (x + b) - mean is x - (mean - b), and the last bias has no number."""
+    upgraded = dict(tensors)
+    for name in tensors:
+        gate, dot, number = name.rpartition(".bias.")
+        if not (gate.startswith("gates.") and dot and number.isdigit()):
+            continue
+        mean = f"{gate}.norm.{number}.running_mean"
+        if mean in tensors:
+            upgraded[mean] = tensors[mean] - tensors[name]
+        else:
+            upgraded[f"{gate}.bias"] = tensors[name]
+        del upgraded[name]
+    return upgraded
 
 
 def _ids_table(data: Dataset) -> pa.Table:

@@ -46,6 +46,7 @@ class TripletSampler:
         self.n_items = n_items
         self.device = torch.device(device)
         self.eligible = torch.from_numpy(eligible).to(device)
+        self.n_eligible = torch.tensor(len(eligible), device=device)
         self.indptr = torch.from_numpy(train.indptr).to(device)
         self.items = torch.from_numpy(train.items).to(device)
         self.keys = torch.from_numpy(owner * (n_items + 1) + train.items - rank).to(device)
@@ -53,7 +54,7 @@ class TripletSampler:
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
         """`size` independent triplets."""
         draw_3B = torch.rand(3, size, generator=generator, device=self.device, dtype=torch.float64)
-        user = self.eligible[_uniform(draw_3B[0], torch.tensor(len(self.eligible), device=self.device))]
+        user = self.eligible[_uniform(draw_3B[0], self.n_eligible)]
         start = self.indptr[user]
         count = self.indptr[user + 1] - start
         positive = self.items[start + _uniform(draw_3B[1], count)]

@@ -11,12 +11,15 @@ from torch import Tensor
 from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.errors import TrainingError
-from hmlet.kernels import Operator
+from hmlet.kernels import Operator, draw_key
 from hmlet.models import Model
 from hmlet.models.losses import bpr, penalty
-from hmlet.models.schedule import gates_frozen, training_pass
+from hmlet.models.schedule import gates_frozen, training_pass, training_temperature
 from hmlet.models.wrmf import WRMF
 from hmlet.sampling import TripletSampler
+
+WARM_UP = 3  # steps before a capture: libraries allocate and choose their algorithms, and Adam makes its state
+LOOK_EVERY = 50  # steps between two looks at the flag on CUDA
 
 
 class Steps(Protocol):
@@ -45,47 +48,103 @@ def make_steps(recipe: Recipe, model: Model, operator: Operator, data: Dataset, 
 
 
 class GradientSteps:
-    """BPR with Adam. An epoch draws as many triplets as there are training interactions."""
+    """BPR with Adam. An epoch draws as many triplets as there are training interactions.
+
+    A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the fused
+    optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
+    On CUDA the step is captured once as a graph and replayed.
+    """
 
     def __init__(self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device) -> None:
-        self.recipe, self.model, self.operator = recipe, model, operator
+        self.recipe, self.model, self.operator, self.device = recipe, model, operator, device
         self.per_epoch = math.ceil(data.count("train") / recipe.train.batch_size)
         self.sampler = TripletSampler(data.csr("train"), data.n_items, device)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.train.learning_rate, fused=True)
+        self.parameters = list(model.parameters())
+        self.on_cuda = device.type == "cuda"
+        self.rate = torch.tensor(recipe.train.learning_rate, device=device)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.rate, fused=True, capturable=self.on_cuda)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.broken = torch.zeros((), device=device)
+        self.optimizer.found_inf = self.broken  # type: ignore[attr-defined]  # fused Adam skips its update where this is 1
+        self.temperature = torch.ones((), device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.eager_steps = 0
 
     def take(self, step: int, epoch: int) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(step, epoch)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise non_finite(value, epoch, step % self.per_epoch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if gates_frozen(self.recipe.model, epoch):
-            for parameter in self.model.weights():
-                parameter.grad = None
-        self.optimizer.step()
-        self.loss_sum += value
+        if step % self.per_epoch == 0 or self.eager_steps == 0:
+            self._enter(epoch)
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self._step()
+            self.eager_steps += 1
+            if self.on_cuda and self.eager_steps == WARM_UP:
+                self._capture()
+        if not self.on_cuda or step % LOOK_EVERY == 0:
+            self._look(epoch, step % self.per_epoch)
 
-    def loss(self, step: int, epoch: int) -> Tensor:
+    def _enter(self, epoch: int) -> None:
+        """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
+        self.temperature.fill_(training_temperature(self.recipe.model, epoch))
+        self.rate.fill_(self._learning_rate(epoch))
+        trained = not gates_frozen(self.recipe.model, epoch)
+        if any(weight.requires_grad != trained for weight in self.model.weights()):
+            for weight in self.model.weights():
+                weight.requires_grad_(trained)
+            self.graph, self.eager_steps = None, 0
+
+    def _learning_rate(self, epoch: int) -> float:
+        train = self.recipe.train
+        if train.schedule == "constant":
+            return train.learning_rate
+        return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
+
+    def _step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss()
+        self.broken.copy_(torch.maximum(self.broken, (~loss.detach().isfinite()).float()))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.loss_sum += loss.detach()
+
+    def _capture(self) -> None:
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            self._step()
+        self.graph = graph
+
+    def _look(self, epoch: int, batch: int) -> None:
+        if self.broken:
+            raise TrainingError(
+                f"the loss became non-finite in epoch {epoch + 1}, at batch {batch + 1} or shortly before",
+                "lower train.learning_rate; the last good checkpoint is kept, and --resume starts from it",
+            )
+
+    def loss(self) -> Tensor:
         """The loss of one freshly drawn batch on one freshly thinned graph."""
         train, model = self.recipe.train, self.model
         batch = self.sampler.sample(train.batch_size, self.generator)
-        product = self.operator.drop(train.edge_dropout, dropout_key(self.recipe.seed, step))
-        layers = model.propagate(product, training_pass(self.recipe.model, epoch, self.generator))
+        product = self.operator
+        if train.edge_dropout:
+            product = product.drop(train.edge_dropout, draw_key(self.generator, self.device))
+        layers = model.propagate(product, training_pass(self.recipe.model, self.temperature, self.generator))
         rows_3B = torch.cat([batch.user, model.n_users + batch.positive, model.n_users + batch.negative])
         loss = bpr(*model.readout(layers, rows_3B).chunk(3))
         weights = model.weights() if train.l2_weights else []
-        return loss + train.l2 * penalty(model.embedding[rows_3B].chunk(3), weights)
+        return loss + train.l2 * penalty(model.embedding.index_select(0, rows_3B).chunk(3), weights)
 
     def mean_loss(self, epoch: int) -> float:
+        self._look(epoch - 1, self.per_epoch - 1)
         mean = float(self.loss_sum) / self.per_epoch
         self.loss_sum.zero_()
         return mean
 
     def tensors(self) -> dict[str, Tensor]:
+        self._look(0, 0)  # a broken model is never saved
         saved = {"loss_sum": self.loss_sum, "generator": self.generator.get_state()}
         for at, parameter in enumerate(self.parameters):
             for name, tensor in self.optimizer.state.get(parameter, {}).items():
@@ -114,7 +173,7 @@ class SolverSteps:
     def take(self, step: int, epoch: int) -> None:
         self.loss = self.model.solve(self.train)
         if not math.isfinite(self.loss):
-            raise non_finite(self.loss, epoch, 0)
+            raise TrainingError(f"the loss became {self.loss} in epoch {epoch + 1}", "raise model.regularization")
 
     def mean_loss(self, epoch: int) -> float:
         return self.loss
@@ -124,16 +183,3 @@ class SolverSteps:
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.loss = float(tensors["loss"])
-
-
-def dropout_key(seed: int, step: int) -> int:
-    """The key of a step's edge dropout: the same whenever the step is taken."""
-    return (seed << 32) ^ step
-
-
-def non_finite(loss: float, epoch: int, batch: int) -> TrainingError:
-    """The error of a non-finite loss, raised before the optimizer moves."""
-    return TrainingError(
-        f"the loss became {loss} in epoch {epoch + 1}, batch {batch + 1}",
-        "lower train.learning_rate; the last good checkpoint is kept, and --resume starts from it",
-    )

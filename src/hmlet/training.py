@@ -94,6 +94,7 @@ def fit(
     with empty.lock(), _deterministic(recipe.train.deterministic), _StopRequest() as request:
         run = _enter(empty.path, recipe, data, place, resume)
         if run.finished:
+            run.remove(CHECKPOINT)  # a kill between the record and this leaves it
             return run
         trainer = Trainer(data, recipe, place, run)
         trainer.restore()
@@ -138,6 +139,7 @@ class Trainer:
             self.graph.scale(loops),
             device,
             self_loops=loops,
+            storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
         )
         self.steps: Steps = make_steps(recipe, self.model, self.operator, data, device)
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)

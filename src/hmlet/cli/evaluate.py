@@ -1,4 +1,4 @@
-"""`hmlet evaluate` and `hmlet recommend`: what a finished run is worth, and what it says."""
+"""`hmlet evaluate`: what a finished run is worth."""
 
 from __future__ import annotations
 
@@ -34,28 +34,3 @@ def evaluate(
         return
     print_line(f"{run} on {split}, {len(result.users):,} users, items of {mask} left out")
     print_table(["metric", f"@{k}"], [[name, f"{value:.4f}"] for name, value in result.metrics.items()])
-
-
-@app.command()
-def recommend(
-    run: RunPath,
-    user: Annotated[list[str], typer.Option("--user", help="A user's id, repeatable.")],
-    k: TopK = 20,
-    mask: Mask = "train+valid",
-    as_json: Json = False,
-) -> None:
-    """The best items for users.
-
-    Example: hmlet recommend runs/end --user gimp -k 5
-    """
-    from hmlet.api import Run
-
-    answers = Run.open(run).recommend(user, k, mask)
-    if as_json:
-        print_json(answers)
-        return
-    for answer in answers:
-        print_line(f"{answer['user']}")
-        named = bool(answer["items"]) and "name" in answer["items"][0]
-        rows = [[at["item"], f"{at['score']:.3f}", *([at["name"] or ""] if named else [])] for at in answer["items"]]
-        print_table(["item", "score", *(["name"] if named else [])], rows)

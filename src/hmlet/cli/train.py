@@ -49,7 +49,7 @@ def train(
         dataset = load(data, advance=advance)
     plan = memory_plan(recipe, dataset.n_users, dataset.n_items, dataset.count("train"))
     note(f"{model} on {dataset.name}: about {gigabytes(plan.total)} of memory")
-    with progress(f"training {model}") as advance, _events(tensorboard) as record:
+    with progress(f"training {model}") as advance, _Events(tensorboard) as record:
 
         def listen(event: dict[str, Any]) -> None:
             advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
@@ -73,7 +73,7 @@ def _best(event: dict[str, Any]) -> str:
     return f"best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
 
 
-class _events:  # noqa: N801 (used as a function)
+class _Events:
     """Scalars of each epoch as TensorBoard events, or nothing where no directory is given."""
 
     def __init__(self, directory: Path | None) -> None:
@@ -85,7 +85,7 @@ class _events:  # noqa: N801 (used as a function)
                 from hmlet.errors import MissingExtra
 
                 raise MissingExtra("--tensorboard", "tensorboard", "tensorboard") from error
-            self.writer = SummaryWriter(str(directory))  # type: ignore[no-untyped-call]
+            self.writer = SummaryWriter(str(directory))
 
     def __enter__(self) -> Any:
         return self._record

@@ -25,8 +25,8 @@ def mix(value: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def threshold(rate: float) -> int:
-    """The smallest hash that is kept."""
-    return round(rate * 2**32)
+    """The smallest hash that is kept: 32 bits, however close the rate is to 1."""
+    return min(round(rate * 2**32), 2**32 - 1)
 
 
 def keeps(n_edges: int, rate: float, key: int) -> npt.NDArray[np.bool_]:

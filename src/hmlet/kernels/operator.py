@@ -5,6 +5,7 @@ Shapes: N nodes, D columns, E undirected edges (2 E entries).
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 from hmlet.kernels import cpu, edge_hash
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,9 @@ class Operator:
     edges: Tensor  # 2 E: the undirected edge's number
     weights: Tensor  # 2 E: scale_n scale_m
     loop: Tensor | None = None  # N: the diagonal of a normalisation with self-loops
+    storage: torch.dtype | None = None  # the type that x is stored in for the product; x's own where None
+    segments: Any = None  # kernels.cuda.Segments where Triton runs the product
+    key: Tensor | None = None  # of the dropout that made this operator, if one did
 
     @classmethod
     def build(
@@ -37,31 +43,46 @@ class Operator:
         *,
         self_loops: bool = False,
         dtype: torch.dtype = torch.float32,
+        storage: torch.dtype | None = None,
     ) -> Operator:
         """The operator of a graph's arrays on a device. `scale` is d^-1/2 (Graph.scale)."""
-        degree = np.diff(indptr)
         small = len(neighbours) < 2**31
-        weights = np.repeat(scale, degree)
+        on_cuda = torch.device(device).type == "cuda"
+        weights = np.repeat(scale, np.diff(indptr))
         weights *= scale[neighbours]
+        offsets = torch.from_numpy(indptr.astype(np.int32) if small else indptr).to(device)
         return cls(
-            torch.from_numpy(indptr.astype(np.int32) if small else indptr).to(device),
+            offsets,
             torch.from_numpy(neighbours if small else neighbours.astype(np.int64)).to(device),
             torch.from_numpy(edges).to(device),
             torch.from_numpy(weights).to(device, dtype),
             torch.from_numpy(scale * scale).to(device, dtype) if self_loops else None,
+            storage if on_cuda else None,
+            _segments(offsets) if on_cuda else None,
         )
 
     @property
     def n_nodes(self) -> int:
         return len(self.indptr) - 1
 
-    def drop(self, rate: float, key: int) -> Operator:
-        """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate)."""
+    def drop(self, rate: float, key: Tensor) -> Operator:
+        """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate).
+
+        `key` is one int64 on the operator's device (see `draw_key`), and is not read by the host on CUDA.
+        """
+        assert self.key is None, "edges are dropped from the whole operator, once"
         if rate == 0.0:
             return self
-        kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, key)).to(self.edges.device)
+        if self.segments is not None:
+            from hmlet.kernels import cuda
+
+            segments, neighbours, weights = cuda.thin(
+                self.segments, self.neighbours, self.weights, self.edges, rate, key
+            )
+            return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
+        kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, int(key))).to(self.edges.device)
         indptr, neighbours, weights = cpu.compact(self.indptr, self.neighbours, self.weights, kept[self.edges])
-        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate))
+        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate), key=key)
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         """Â x, differentiable in x."""
@@ -69,9 +90,30 @@ class Operator:
         return y_ND
 
     def product(self, x_ND: Tensor) -> Tensor:
-        """Â x, without a gradient."""
-        y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND)
-        return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None], x_ND)
+        """Â x, without a gradient, in the storage type."""
+        x_ND = x_ND if self.storage is None else x_ND.to(self.storage)
+        if self.segments is None:
+            y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND)
+        else:
+            from hmlet.kernels import cuda
+
+            y_ND = cuda.product(self.segments, self.neighbours, self.weights, x_ND)
+        return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND)
+
+
+def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:
+    """A fresh key for the hash of dropout, drawn on the device: one int64."""
+    return torch.randint(2**62, (1,), generator=generator, device=device)
+
+
+def _segments(indptr: Tensor) -> Any:
+    """How Triton cuts the rows, or None (with one line in the log) where there is no Triton."""
+    try:
+        from hmlet.kernels import cuda
+    except ImportError:
+        log.warning("Triton is not installed: products run on PyTorch's embedding_bag, several times slower")
+        return None
+    return cuda.Segments.of(indptr)
 
 
 class _SymmetricProduct(torch.autograd.Function):
@@ -79,9 +121,9 @@ class _SymmetricProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, operator: Operator) -> Tensor:
-        ctx.operator = operator
+        ctx.operator, ctx.dtype = operator, x_ND.dtype
         return operator.product(x_ND)
 
     @staticmethod
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:
-        return ctx.operator.product(grad_ND), None
+        return ctx.operator.product(grad_ND).to(ctx.dtype), None

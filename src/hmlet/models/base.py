@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class Pass:
 
     noise: torch.Generator | None = None  # Gumbel noise on the gates' logits is drawn from this
     dropout: torch.Generator | None = None
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     hard: bool = True  # one-hot gates with soft gradients, or soft gates
 
 
@@ -60,11 +61,10 @@ class Model(nn.Module, ABC):
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
         """The factors of some nodes (all of them without `rows_R`): R × F. Here the mean of the layers."""
-        chosen = _rows(layers.embeddings_ND, rows_R)
-        total = chosen[0]
-        for embedding in chosen[1:]:
-            total = total + embedding
-        return total / len(chosen)
+        if rows_R is None:
+            return torch.stack([embedding_ND.to(self.embedding.dtype) for embedding_ND in layers.embeddings_ND]).mean(0)
+        mean_RD: Tensor = _MeanOfRows.apply(rows_R, *layers.embeddings_ND)  # type: ignore[no-untyped-call]
+        return mean_RD
 
     def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
@@ -76,21 +76,45 @@ class Model(nn.Module, ABC):
         return [parameter for name, parameter in self.named_parameters() if name != "embedding"]
 
 
+class _MeanOfRows(torch.autograd.Function):
+    """The layers' mean at some rows. Every layer has the same gradient there, so it is scattered only once."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_R: Tensor, *layers_ND: Tensor) -> Tensor:
+        ctx.save_for_backward(rows_R)
+        ctx.shapes = [(layer_ND.shape, layer_ND.dtype) for layer_ND in layers_ND]
+        total_RD = layers_ND[0].index_select(0, rows_R)
+        for layer_ND in layers_ND[1:]:
+            total_RD = total_RD + layer_ND.index_select(0, rows_R)
+        return total_RD / len(layers_ND)
+
+    @staticmethod
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor | None, ...]:
+        (rows_R,) = ctx.saved_tensors
+        share_RD = grad_RD / len(ctx.shapes)
+        scattered = {
+            dtype: share_RD.new_zeros(shape, dtype=dtype).index_add_(0, rows_R, share_RD.to(dtype))
+            for shape, dtype in dict.fromkeys(ctx.shapes)
+        }
+        return None, *(scattered[dtype] for _, dtype in ctx.shapes)
+
+
 def concatenated(layers: Layers, rows_R: Tensor | None = None) -> Tensor:
     """The readout of models that score by all layers side by side: R × sum of the layers' sizes."""
     return torch.cat(_rows(layers.embeddings_ND, rows_R), dim=1)
 
 
 def _rows(embeddings_ND: Sequence[Tensor], rows_R: Tensor | None) -> list[Tensor]:
-    return [embedding if rows_R is None else embedding[rows_R] for embedding in embeddings_ND]
+    return [embedding if rows_R is None else embedding.index_select(0, rows_R) for embedding in embeddings_ND]
 
 
 def dropout(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
     """x with each entry zeroed with probability `rate` and the rest scaled up; x itself without a generator."""
     if generator is None or rate == 0.0:
         return x
-    kept = torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator)
-    return x * kept / (1.0 - rate)
+    # Comparing uniform numbers is three times as fast on CPU as drawing Bernoulli ones.
+    kept = torch.rand(x.shape, generator=generator, device=x.device) >= rate
+    return x * kept * (1.0 / (1.0 - rate))
 
 
 def glorot(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:

@@ -11,7 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from hmlet.models.base import Pass, dropout, glorot
+from hmlet.kernels import dropout_relu, mix
+from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
 
@@ -27,7 +28,7 @@ class Gate(nn.Module):
         sizes = [2 * size, *hidden, 2]
         self.rate = rate
         self.dense = nn.ParameterList(glorot(a, b, generator) for a, b in pairwise(sizes))
-        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(b)) for b in sizes[1:])
+        self.bias = nn.Parameter(torch.zeros(2))  # BatchNorm takes means away, so only the last layer has a bias
         self.norm = nn.ModuleList(nn.BatchNorm1d(h) for h in hidden)
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
@@ -38,13 +39,16 @@ class Gate(nn.Module):
         return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
 
     def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation."""
-        size = linear_ND.shape[1]
-        hidden_NH = torch.addmm(linear_ND @ self.dense[0][:size] + self.bias[0], nonlinear_ND, self.dense[0][size:])
-        for weight, bias, norm in zip(self.dense[1:], self.bias[1:], self.norm, strict=True):
-            hidden_NH = torch.relu(dropout(norm(hidden_NH), self.rate, generator))
-            hidden_NH = torch.addmm(bias, hidden_NH, weight)
-        return hidden_NH.float()
+        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation.
+
+        Products are in the embeddings' type; BatchNorm's statistics and the logits are in the parameters'.
+        """
+        size, dtype = linear_ND.shape[1], linear_ND.dtype
+        first = self.dense[0].to(dtype)
+        hidden_NH = torch.addmm(linear_ND @ first[:size], nonlinear_ND, first[size:])
+        for weight, norm in zip(list(self.dense)[1:], self.norm, strict=True):
+            hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator) @ weight.to(dtype)
+        return hidden_NH.to(self.bias.dtype) + self.bias
 
 
 class RandomGate(nn.Module):
@@ -61,13 +65,9 @@ class RandomGate(nn.Module):
         return mix(self.choice_N2, linear_ND, nonlinear_ND), self.choice_N2[:, NONLINEAR]
 
 
-def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
-    """g · [eᴸ, eᴺ] for each node."""
-    choice_N2 = choice_N2.to(linear_ND.dtype)
-    return choice_N2[:, LINEAR, None] * linear_ND + choice_N2[:, NONLINEAR, None] * nonlinear_ND
-
-
-def gumbel_softmax(logits_N2: Tensor, temperature: float, hard: bool, generator: torch.Generator | None) -> Tensor:
+def gumbel_softmax(
+    logits_N2: Tensor, temperature: float | Tensor, hard: bool, generator: torch.Generator | None
+) -> Tensor:
     """softmax((logits + Gumbel noise) / τ); `hard` is one-hot forward with the soft gradient (straight-through).
 
     Without a generator there is no noise: `hard` is then the argmax, ties going to the linear branch.
@@ -81,4 +81,4 @@ def gumbel_softmax(logits_N2: Tensor, temperature: float, hard: bool, generator:
         return soft_N2
     nonlinear_N = logits_N2[:, NONLINEAR] > logits_N2[:, LINEAR]
     one_hot_N2 = torch.stack([~nonlinear_N, nonlinear_N], dim=1).to(soft_N2.dtype)
-    return one_hot_N2 - soft_N2.detach() + soft_N2 if soft_N2.requires_grad else one_hot_N2
+    return one_hot_N2 + (soft_N2 - soft_N2.detach())  # the bracket is exactly 0, so the choice stays exactly one-hot

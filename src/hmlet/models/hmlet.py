@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -61,7 +62,7 @@ class HMLET(Model):
         """The layers' mean, or all layers side by side with β = 1 / (K + 1) shared by both factors."""
         if self.config.readout == "mean":
             return super().readout(layers, rows_R)
-        return concatenated(layers, rows_R) / len(layers.embeddings_ND) ** 0.5
+        return concatenated(layers, rows_R) / math.sqrt(len(layers.embeddings_ND))
 
 
 def _activation(config: HmletConfig) -> Callable[[Tensor], Tensor]:

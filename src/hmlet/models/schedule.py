@@ -21,14 +21,14 @@ def temperature(schedule: str, epoch: int) -> float:
     return max(0.7 * math.exp(-0.005 * max(epoch - 300, 0)), FLOOR)
 
 
-def training_pass(config: ModelConfig, epoch: int, generator: torch.Generator) -> Pass:
-    """The pass of a training step in an epoch."""
+def training_pass(config: ModelConfig, tau: float | torch.Tensor, generator: torch.Generator) -> Pass:
+    """The pass of a training step at temperature τ."""
     if not isinstance(config, HmletConfig):
         return Pass(dropout=generator)
     return Pass(
         noise=generator if config.gate_noise else None,
         dropout=generator,
-        temperature=temperature(config.temperature, epoch),
+        temperature=tau,
         hard=config.gate_training == "straight-through",
     )
 
@@ -41,6 +41,11 @@ def ranking_pass(config: ModelConfig, epoch: int, generator: torch.Generator) ->
     if config.gate_ranking == "soft":
         return Pass(temperature=tau, hard=False)
     return Pass(noise=generator, temperature=tau)
+
+
+def training_temperature(config: ModelConfig, epoch: int) -> float:
+    """τ of a training epoch; 1 for a model without gates."""
+    return temperature(config.temperature, epoch) if isinstance(config, HmletConfig) else 1.0
 
 
 def gates_frozen(config: ModelConfig, epoch: int) -> bool:

@@ -1,6 +1,7 @@
 """WRMF (Hu, Koren and Volinsky, ICDM '08): weighted least squares over all cells, solved side by side by `implicit`.
 
-min Σ_ui c_ui (p_ui - x_u · y_i)² + λ (Σ ‖x_u‖² + Σ ‖y_i‖²),  c = 1 + α and p = 1 for an interaction, c = 1 and p = 0 else
+min Σ_ui c_ui (p_ui - x_u · y_i)² + λ (Σ ‖x_u‖² + Σ ‖y_i‖²)
+with c = 1 + α and p = 1 for an interaction, c = 1 and p = 0 for every other cell
 """
 
 from __future__ import annotations

@@ -1,0 +1,38 @@
+"""Would another seed give a node the same class? Agreement of runs that differ in nothing else."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from hmlet.analysis.gates import CLASSES, Codes
+
+
+def stability(runs: list[Codes]) -> dict[str, Any]:
+    """How far two or more runs agree on the nodes' classes.
+
+    `keep` is the share of nodes that all runs put into one class, `keep_by_chance` what runs with these class sizes
+    but independent choices would give. `agreement` and `kappa` (Cohen's: 0 is chance, 1 is always) are averages over
+    the pairs of runs; `stays[c]` is the probability that a node of class c in one run has it in another.
+    """
+    table = np.stack(runs)
+    shares = np.stack([np.bincount(run, minlength=len(CLASSES)) / len(run) for run in runs])
+    agreement, kappa = [], []
+    together, there = np.zeros(len(CLASSES)), np.zeros(len(CLASSES))
+    for a, b in combinations(range(len(runs)), 2):
+        same = table[a] == table[b]
+        observed, expected = float(same.mean()), float(shares[a] @ shares[b])
+        agreement.append(observed)
+        kappa.append((observed - expected) / (1 - expected) if expected < 1 else 1.0)
+        together += 2 * np.bincount(table[a][same], minlength=len(CLASSES))
+        there += np.bincount(table[a], minlength=len(CLASSES)) + np.bincount(table[b], minlength=len(CLASSES))
+    return {
+        "runs": len(runs),
+        "keep": float((table == table[0]).all(axis=0).mean()),
+        "keep_by_chance": float(shares.prod(axis=0).sum()),
+        "agreement": float(np.mean(agreement)),
+        "kappa": float(np.mean(kappa)),
+        "stays": {name: float(together[at] / there[at]) if there[at] else None for at, name in enumerate(CLASSES)},
+    }

@@ -1,0 +1,85 @@
+"""`hmlet analyze`: what a run's gates chose, and what explains it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
+
+
+@app.command()
+def analyze(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories that differ in the seed.")],
+    centrality: Annotated[
+        str, typer.Option(help="Betweenness and closeness: exact, sampled:N (from N sources) or none.")
+    ] = "exact",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda, for the centralities.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Analyse the gates of a finished run, and write what is found into it as analysis.json.
+
+    With several runs of one model and data set it also tells how many nodes keep their class.
+
+    Example: hmlet analyze runs/end --json
+    Example: hmlet analyze runs/end-seed-*
+    """
+    import torch
+
+    from hmlet.analysis.study import analyse
+    from hmlet.api import Run
+
+    opened = [Run.open(path) for path in runs]
+    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    with progress("centralities") as advance:
+        found = analyse([run.directory for run in opened], opened[0].data, centrality, device=where, advance=advance)
+    if as_json:
+        print_json(found[0] if len(found) == 1 else {**found[0], "runs": found})
+        return
+    for path, result in zip(runs, found, strict=True):
+        print_line(f"{path}: {result['model']} on {result['data']['name']}, {result['nodes']:,} nodes\n")
+        _tell(result)
+    if agreed := found[0].get("stability"):
+        print_line(
+            f"{agreed['keep']:.1%} of the nodes keep their class in all {agreed['runs']} runs "
+            f"({agreed['keep_by_chance']:.1%} by chance; kappa {agreed['kappa']:.2f})"
+        )
+
+
+def _tell(result: dict[str, Any]) -> None:
+    """Three tables: choices per layer, classes, verdicts."""
+    sides = [("all", result), ("users", result["users"]), ("items", result["items"])]
+    layers = [str(layer) for layer in result["gated_layers"]]
+    print_table(
+        ["non-linear", *(f"layer {layer}" for layer in layers)],
+        [[name, *(f"{side['gate_share'][layer]:.1%}" for layer in layers)] for name, side in sides],
+    )
+    print_line()
+    names = ("fnl", "pnl", "fl")
+    print_table(
+        ["class", *(name.upper() for name in names)],
+        [
+            *([name, *(f"{side['class_size'][each]['share']:.1%}" for each in names)] for name, side in sides),
+            ["neighbour cosine", *(_number(result["neighbour_cosine"][each]["mean"]) for each in names)],
+        ],
+    )
+    print_line()
+    print_table(
+        ["does it explain the class?", "verdict", "Spearman's rho", "epsilon²"],
+        [
+            [
+                name,
+                one["verdict"],
+                _number(one["spearman"]["rho"]),
+                _number(one["kruskal_wallis"]["epsilon_squared"]),
+            ]
+            for name, one in result["verdict"].items()
+        ],
+    )
+    print_line()
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

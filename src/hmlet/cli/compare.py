@@ -1,0 +1,37 @@
+"""`hmlet compare`: models side by side, and whether the gap between the two best can be chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hmlet.cli.console import Json, app, print_json, print_line, progress
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Two or more run directories on one data set.")],
+    split: Annotated[str, typer.Option("--split", help="The part to rank: valid or test.")] = "test",
+    mask: Annotated[str, typer.Option("--mask", help="Items left out of the ranking: train or train+valid.")] = "train",
+    k: Annotated[int, typer.Option("-k", help="Length of the lists.", min=1)] = 20,
+    as_json: Json = False,
+) -> None:
+    """Compare models: means, %improvement, paired t-test, Wilcoxon, effect size, 95 % interval.
+
+    Runs that differ only in their seed count as one model: mean ± standard deviation over the seeds.
+
+    Example: hmlet compare runs/hmlet-end runs/lightgcn
+    """
+    from hmlet.api import Run
+    from hmlet.stats import compare_runs
+
+    with progress("evaluating") as advance:
+        comparison = compare_runs([Run.open(path) for path in runs], split, mask, k, advance)
+    if as_json:
+        print_json(comparison.as_json())
+        return
+    print_line(comparison.markdown())
+    print_line()
+    print_line(comparison.conclusion())

@@ -1,0 +1,147 @@
+"""`hmlet recommend`, `similar`, `explain` and `export`: what a finished run says, with the user's own ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
+from hmlet.cli.evaluate import Mask, RunPath, TopK
+from hmlet.errors import ConfigError
+
+Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
+Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
+
+
+@app.command()
+def recommend(
+    run: RunPath,
+    user: Annotated[list[str] | None, typer.Option("--user", help="A user's id, repeatable.")] = None,
+    items: Annotated[str | None, typer.Option(help="Item ids with commas: someone the model has never seen.")] = None,
+    k: TopK = 20,
+    mask: Mask = "train+valid",
+    allow: Allow = None,
+    deny: Deny = None,
+    as_json: Json = False,
+) -> None:
+    """The best items for users, or for a newcomer who has some items.
+
+    Example: hmlet recommend runs/end --user gimp -k 5
+    """
+    from hmlet.api import Run
+
+    if (user is None) == (items is None):
+        raise ConfigError("recommend needs --user or --items, and not both", "for example --user gimp")
+    opened, lists = Run.open(run), {"allow": _ids(allow), "deny": _ids(deny)}
+    if user is not None:
+        answers = opened.recommend(user, k, mask, **lists)
+    else:
+        answers = opened.recommend_new([[each for each in (items or "").split(",") if each]], k, **lists)
+    if as_json:
+        print_json(answers)
+        return
+    for answer in answers:
+        print_line(str(answer.get("user", f"someone with {items}")))
+        _print_items(answer["items"], "item")
+
+
+@app.command()
+def similar(
+    run: RunPath,
+    item: Annotated[str | None, typer.Option(help="An item's id.")] = None,
+    user: Annotated[str | None, typer.Option(help="A user's id.")] = None,
+    k: TopK = 20,
+    as_json: Json = False,
+) -> None:
+    """The items (or users) most like one of them, by the cosine of their factors.
+
+    Example: hmlet similar runs/end --item libgtk-3-0 -k 5
+    """
+    from hmlet.api import Run
+
+    opened = Run.open(run)
+    if item is not None and user is None:
+        kind, wanted, found = "item", item, opened.similar_items(item, k)
+    elif user is not None and item is None:
+        kind, wanted, found = "user", user, opened.similar_users(user, k)
+    else:
+        raise ConfigError("similar needs --item or --user, and not both", "for example --item libgtk-3-0")
+    if as_json:
+        print_json({kind: wanted, f"{kind}s": found})
+        return
+    print_line(f"{kind}s most like {wanted}")
+    _print_items(found, kind)
+
+
+@app.command()
+def explain(
+    run: RunPath,
+    user: Annotated[str, typer.Option(help="A user's id.")],
+    item: Annotated[str, typer.Option(help="An item's id.")],
+    as_json: Json = False,
+) -> None:
+    """Why an item is recommended to a user: in a sentence, by layer, and by the user's own items.
+
+    Example: hmlet explain runs/end --user gimp --item libgtk-3-0
+    """
+    from hmlet.api import Run
+
+    parts = Run.open(run).explain(user, item)
+    if as_json:
+        print_json(parts)
+        return
+    print_line(parts["sentence"])
+    print_line()
+    print_table(["layer", "part of the score"], _signed(parts["layers"], "layer"))
+    print_line()
+    print_table(["item", "score lost without it"], _signed(parts["carried_by"][:10], "item"))
+    others = sum(each["contribution"] for each in parts["carried_by"][10:])
+    print_line(f"other items {others:+.4f}, remainder {parts['remainder']:+.4f}, score {parts['score']:.4f}")
+
+
+@app.command()
+def export(
+    run: RunPath,
+    out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
+    k: TopK = 20,
+    users: Annotated[Path | None, typer.Option(help="A file of user ids, one a line; all users without it.")] = None,
+    mask: Mask = "train",
+    allow: Allow = None,
+    deny: Deny = None,
+    as_json: Json = False,
+) -> None:
+    """The top-N of every user in one file, with the columns user, item, rank and score.
+
+    Example: hmlet export runs/end --out topn.parquet -k 20
+    """
+    from hmlet.api import Run
+
+    with progress("exporting") as advance:
+        rows = Run.open(run).export(out, k, _ids(users), mask, allow=_ids(allow), deny=_ids(deny), advance=advance)
+    if as_json:
+        print_json({"out": str(out), "rows": rows, "k": k, "mask": mask})
+        return
+    print_line(f"{out}: {rows:,} rows")
+
+
+def _ids(path: Path | None) -> list[str] | None:
+    """The ids of a file, one a line; empty lines carry none."""
+    if path is None:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path} ({error})", "give a text file with one id a line") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _print_items(found: list[dict[str, Any]], kind: str) -> None:
+    named = bool(found) and "name" in found[0]
+    rows = [[each[kind], f"{each['score']:.3f}", *([each["name"] or ""] if named else [])] for each in found]
+    print_table([kind, "score", *(["name"] if named else [])], rows)
+
+
+def _signed(parts: list[dict[str, Any]], key: str) -> list[list[object]]:
+    return [[each[key], f"{each['contribution']:+.4f}"] for each in parts]

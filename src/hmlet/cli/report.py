@@ -1,0 +1,51 @@
+"""`hmlet report`: figures and tables of finished runs on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hmlet.cli.console import Advance, Json, app, print_json, print_line, progress
+
+if TYPE_CHECKING:
+    from hmlet.api import Run
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run directories; the gates shown are the first's.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")],
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="A directory for every figure as SVG and PNG besides.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained page about finished runs; `hmlet analyze` first adds what the gates chose.
+
+    Example: hmlet report runs/end --out report.html
+    Example: hmlet report runs/end runs/lightgcn --out report.html --figures figures
+    """
+    from hmlet.api import Run
+    from hmlet.report import write_report
+
+    opened = [Run.open(path) for path in runs]
+    with progress("comparing") as advance:
+        scores = [run.evaluate("test", "train", 20).as_json() for run in opened]
+        comparison = _compare(opened, advance) if len(opened) > 1 else None
+    written = write_report(
+        [run.directory for run in opened], out, comparison=comparison, scores=scores, figures=figures
+    )
+    if as_json:
+        print_json({"report": str(written[0]), "figures": [str(path) for path in written[1:]]})
+    else:
+        print_line(f"report written to {out}" + (f", figures to {figures}" if figures else ""))
+
+
+def _compare(runs: list[Run], advance: Advance) -> dict[str, Any]:
+    from hmlet.stats import compare_runs
+
+    return compare_runs(runs, advance=advance).as_json()

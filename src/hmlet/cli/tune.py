@@ -1,0 +1,90 @@
+"""`hmlet tune`: search a model's space on the validation part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hmlet.cli.console import Json, app, print_json, print_line, progress
+
+if TYPE_CHECKING:
+    from hmlet.tuning import TrialRecord
+
+
+@app.command()
+def tune(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    out: Annotated[Path, typer.Option(help="The directory of the search: trials, study, best recipe.")],
+    space: Annotated[
+        Path | None, typer.Option(help="A TOML file with a [space] table; by default the model's.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="How many points to try: by default the whole grid, or 20.", min=1)
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="grid (the paper's way), tpe or random.")] = "grid",
+    pruning: Annotated[
+        str | None, typer.Option(help="none, median or halving; by default median, and none for a grid.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(help="A database URL that Optuna takes; by default OUT/study.db.", envvar="HMLET_STORAGE"),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, paper or authors.")] = "hmlet",
+    config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the weights of every trial, not only of the best.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for a model's best recipe by validation NDCG@20; the test part is never read.
+
+    Call it again with the same --out to go on after a stop, or at the same time to share the work.
+
+    Example: hmlet tune debian --model lightgcn --out tuned --sampler tpe --trials 30
+    Example: hmlet train debian --model lightgcn --config tuned/best.toml --out runs/lightgcn
+    """
+    from hmlet.config import resolve
+
+    recipe = resolve(model, preset, config, overrides or [], seed)
+
+    from hmlet.data.catalog import load
+    from hmlet.tuning import load_space, tune
+
+    searched = load_space(space, model)
+    with progress(f"loading {data}") as advance:
+        dataset = load(data, advance=advance)
+    with progress(f"tuning {model}") as advance:
+
+        def tell(records: Sequence[TrialRecord]) -> None:
+            ended = [record for record in records if record.state not in ("waiting", "running")]
+            best = max((record.value for record in ended if record.state == "complete" and record.value), default=0.0)
+            advance(len(ended), len(records), f"trial {len(ended)} of {len(records)}  best ndcg {best:.4f}")
+
+        chosen: dict[str, Any] = {"sampler": sampler, "pruning": pruning}
+        result = tune(
+            dataset,
+            recipe,
+            searched,
+            out,
+            **chosen,
+            trials=trials,
+            storage=storage,
+            keep=keep,
+            device=device,
+            listener=tell,
+        )
+    if as_json:
+        print_json(result.as_json())
+        return
+    point = ", ".join(f"{key} = {value}" for key, value in result.best.params.items())
+    print_line(f"best of {len(result.trials)} trials: validation NDCG@20 {result.best.value:.4f} with {point}")
+    print_line(
+        f"{out / 'best.toml'} has its recipe: hmlet train {data} --model {model} --config {out / 'best.toml'} --out RUN"
+    )

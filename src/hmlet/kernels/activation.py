@@ -1,0 +1,82 @@
+"""What stands between the gate's products: dropout with ReLU, and the mixture of the two branches, a pass each."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmlet.kernels.operator import draw_key
+
+
+def dropout_relu(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
+    """ReLU(x) with each entry zeroed with probability `rate` and the rest scaled up; plain ReLU without a generator."""
+    if generator is None or rate == 0.0:
+        return torch.relu(x)
+    y: Tensor = _DropoutReLU.apply(x, rate, generator)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _DropoutReLU(torch.autograd.Function):
+    """y = ReLU(x) · kept / (1 - rate). Where y is positive x̄ = ȳ / (1 - rate), and 0 elsewhere: y is all one needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+        if _triton(x):
+            y: Tensor = _cuda().dropout_relu(x, rate, draw_key(generator, x.device))
+        else:
+            y = _plain(x, rate, generator)
+        ctx.save_for_backward(y)
+        ctx.rate = rate
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (y,) = ctx.saved_tensors
+        if _triton(y):
+            return _cuda().dropout_relu_backward(y, grad, ctx.rate), None, None
+        return torch.where(y > 0, grad * (1.0 / (1.0 - ctx.rate)), 0.0), None, None
+
+
+def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
+    """g · [eᴸ, eᴺ] for each node: N × D in the embeddings' type."""
+    if _triton(linear_ND):
+        mixed_ND: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]
+            choice_N2.contiguous(), linear_ND.contiguous(), nonlinear_ND.contiguous()
+        )
+        return mixed_ND
+    choice_N2 = choice_N2.to(linear_ND.dtype)
+    return choice_N2[:, :1] * linear_ND + choice_N2[:, 1:] * nonlinear_ND
+
+
+class _Mix(torch.autograd.Function):
+    """The gate's mixture on CUDA, with the three gradients in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
+        ctx.save_for_backward(choice_N2, linear_ND, nonlinear_ND)
+        mixed_ND: Tensor = _cuda().mix(choice_N2, linear_ND, nonlinear_ND)
+        return mixed_ND
+
+    @staticmethod
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gradients: tuple[Tensor, Tensor, Tensor] = _cuda().mix_backward(*ctx.saved_tensors, grad_ND)
+        return gradients
+
+
+def _triton(x: Tensor) -> bool:
+    """Whether Triton can work on a tensor."""
+    return x.is_cuda and find_spec("triton") is not None
+
+
+def _cuda() -> Any:
+    from hmlet.kernels import cuda
+
+    return cuda
+
+
+def _plain(x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+    kept = torch.rand(x.shape, generator=generator, device=x.device) >= rate
+    return torch.relu(x).mul_(kept).mul_(1.0 / (1.0 - rate))

@@ -1,0 +1,55 @@
+"""One self-contained page, and its figures as files, from what finished runs have written. Nothing is computed here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hmlet.errors import HmletError, MissingExtra
+from hmlet.report.material import read_material
+from hmlet.runs import RunDirectory
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    runs: Sequence[RunDirectory],
+    out: Path,
+    *,
+    comparison: dict[str, Any] | None = None,
+    scores: Sequence[dict[str, Any] | None] = (),
+    figures: Path | None = None,
+) -> list[Path]:
+    """Write the page, and with `figures` every figure as SVG and PNG; the paths written, the page first.
+
+    `comparison` is what `hmlet compare --json` prints, `scores` what `hmlet evaluate --json` prints for each run.
+    """
+    try:
+        from hmlet.report import figures as drawing
+        from hmlet.report.page import render
+    except ImportError as error:
+        raise MissingExtra("a report", "matplotlib", "report") from error
+    material = read_material(runs, comparison, scores)
+    drawn = drawing.draw_all(material)
+    written = [_put(out, render(material, drawn).encode())]
+    if figures is not None:
+        for each in drawn:
+            written += [
+                _put(figures / f"{each.name}.svg", each.svg.encode()),
+                _put(figures / f"{each.name}.png", each.png),
+            ]
+    return written
+
+
+def _put(path: Path, content: bytes) -> Path:
+    """The path, written under a temporary name and then renamed."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise HmletError(f"cannot write {path}: {error.strerror or error}", "choose another --out") from error
+    return path

@@ -1,0 +1,81 @@
+"""What a report is made of: each run's files as they are, and the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hmlet.runs import RunDirectory
+
+VARIANTS = ("all", "front", "middle", "end")
+
+
+@dataclass(frozen=True)
+class RunMaterial:
+    """One run: its label on the page and the content of its files; `analysis` is None before `hmlet analyze`."""
+
+    label: str
+    record: dict[str, Any]
+    config: str
+    metrics: list[dict[str, Any]]
+    analysis: dict[str, Any] | None
+    scores: dict[str, Any] | None
+
+    @property
+    def variant(self) -> str | None:
+        """all, front, middle or end; None for another model."""
+        name = str(self.record["model"]).removeprefix("hmlet-")
+        return name if name in VARIANTS else None
+
+    @property
+    def data(self) -> str:
+        return str(self.record["data"]["name"])
+
+
+@dataclass(frozen=True)
+class Material:
+    """All runs of a page, and the comparison between them."""
+
+    runs: list[RunMaterial]
+    comparison: dict[str, Any] | None
+
+    @property
+    def analysed(self) -> RunMaterial | None:
+        """The run whose gates the page shows: the first that has been analysed."""
+        return next((run for run in self.runs if run.analysis), None)
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """The numbers of the paper's tables and figures."""
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
+    return found
+
+
+def read_material(
+    runs: Sequence[RunDirectory], comparison: dict[str, Any] | None, scores: Sequence[dict[str, Any] | None]
+) -> Material:
+    """The content of finished runs' files, every one checked as it is read."""
+    padded = [*scores, *[None] * (len(runs) - len(scores))]
+    return Material(
+        [_read(run, label, score) for run, label, score in zip(runs, _labels(runs), padded, strict=True)], comparison
+    )
+
+
+def _read(run: RunDirectory, label: str, scores: dict[str, Any] | None) -> RunMaterial:
+    run.require_finished()
+    analysis = run.read_json("analysis.json") if run.has("analysis.json") else None
+    return RunMaterial(label, run.record, run.read_bytes("config.toml").decode(), run.metrics(), analysis, scores)
+
+
+def _labels(runs: Sequence[RunDirectory]) -> list[str]:
+    """The model's name, with the directory's where two runs share it."""
+    models = [str(run.record["model"]) for run in runs]
+    return [
+        model if models.count(model) == 1 else f"{model} ({run.path.resolve().name})"
+        for model, run in zip(models, runs, strict=True)
+    ]

@@ -1,0 +1,317 @@
+"""The page: sections in the paper's order, each table beside the paper's numbers where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hmlet.report.figures import CLASSES, Drawn
+from hmlet.report.material import Material, RunMaterial, paper
+
+METRICS = {"ndcg": "NDCG", "recall": "Recall", "precision": "Precision"}
+NAMES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
+# A report may be opened anywhere: nothing is to be fetched, and nothing in it is a program.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+MARKS = {"holds": "yes", "does not hold": "no", "too weak to say": "weak"}
+
+
+class Cell(str):
+    """Text that is HTML already."""
+
+
+def render(material: Material, drawn: Sequence[Drawn]) -> str:
+    """The whole page as one HTML text that needs no other file."""
+    figures = {each.name: figure(each) for each in drawn}
+    first = material.runs[0]
+    title = f"{', '.join(run.label for run in material.runs)} on {first.data}"
+    sections: list[tuple[str, list[str | None]]] = [
+        (
+            "Results",
+            [figures.get("learning"), figures.get("variants"), scores_table(material), comparison_table(material)],
+        ),
+        *_gate_sections(material, figures),
+        ("How this was made", [environment_table(material), *map(config, material.runs)]),
+    ]
+    body = "\n".join(
+        f'<section><h2>{escape(name)}</h2>\n<div class="grid">\n{"".join(filter(None, parts))}</div></section>'
+        for name, parts in sections
+        if any(parts)
+    )
+    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<header><h1>{escape(title)}</h1>\n"
+        f'<p class="lead">{escape(_lead(material))}</p></header>\n{body}\n</body>\n</html>\n'
+    )
+
+
+def _lead(material: Material) -> str:
+    run = material.analysed
+    if run is None or run.analysis is None:
+        return (
+            "The runs' gates have not been analysed, so the page has no gate sections: `hmlet analyze RUN` adds them."
+        )
+    sizes = run.analysis["class_size"]
+    shares = ", ".join(f"{name.upper()} {sizes[name]['share']:.1%}" for name in CLASSES)
+    return (
+        f"Of {run.analysis['nodes']:,} users and items, by what the gates of {run.label} chose: {shares}. "
+        "FNL nodes pass every gated layer by the non-linear branch, FL nodes none, PNL nodes some."
+    )
+
+
+def _gate_sections(material: Material, figures: dict[str, str]) -> list[tuple[str, list[str | None]]]:
+    run = material.analysed
+    over_time = [figures.get("gates")]
+    if run is None or run.analysis is None:
+        return [("The gates during training", over_time)]
+    found = run.analysis
+    return [
+        ("What the gates chose", [share_table(run, found), size_table(run, found), *over_time, figures.get("density")]),
+        ("Who chooses what", [figures.get("deciles"), figures.get("boxes")]),
+        (
+            "Does centrality explain the class?",
+            [verdict_table(found), box_table(found), cosine_table(found), stability_table(found)],
+        ),
+    ]
+
+
+# -- building blocks ----------------------------------------------------------------------------------------------
+
+
+def figure(drawn: Drawn) -> str:
+    return (
+        f'<figure id="{drawn.name}"><h3>{escape(drawn.title)}</h3><p class="see">{escape(drawn.see)}</p>\n'
+        f"{drawn.inline()}\n</figure>\n"
+    )
+
+
+def table(
+    title: str,
+    see: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    quoted: Sequence[int] = (),
+    wide: bool = False,
+) -> str:
+    """A card with a table, `wide` as the page or half of it; the columns numbered in `quoted` are the paper's."""
+
+    def line(tag: str, cells: Sequence[object]) -> str:
+        found = (
+            (' class="paper"' if at in quoted else "", cell if isinstance(cell, Cell) else escape(str(cell)))
+            for at, cell in enumerate(cells)
+        )
+        return "".join(f"<{tag}{style}>{text}</{tag}>" for style, text in found)
+
+    body = "".join(f"<tr>{line('td', row)}</tr>\n" for row in rows)
+    return (
+        f'<div class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p>'
+        '<div class="scroll"><table>'
+        f"<thead><tr>{line('th', columns)}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
+    )
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def p_value(value: float | None) -> str:
+    return "< 1e-300" if value is not None and value < 1e-300 else number(value)
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def scores_table(material: Material) -> str | None:
+    """Each run's metrics on held-out data, beside the paper's main table."""
+    runs = [run for run in material.runs if run.scores]
+    if not runs:
+        return None
+    about = runs[0].scores or {}
+    titles = [f"{name}@{about['k']}" for name in METRICS.values()]
+    rows: list[list[object]] = [
+        [run.label, *(f"{(run.scores or {})['metrics'][name]:.4f}" for name in METRICS)] for run in runs
+    ]
+    columns, quoted = ["model", *titles], range(0)
+    if theirs := paper()["main_table"].get(runs[0].data):
+        columns, quoted = [*columns, *(f"paper's {title}" for title in titles)], range(4, 7)
+        for row, run in zip(rows, runs, strict=True):
+            row += (
+                [f"{value:.4f}" for value in theirs[run.record["model"]]]
+                if run.record["model"] in theirs
+                else ["–"] * 3
+            )
+    see = f"Full ranking on {about['split']}, {about['users']:,} users, items of {about['mask']} left out."
+    return table("Accuracy", see, columns, rows, quoted, wide=bool(quoted))
+
+
+def comparison_table(material: Material) -> str | None:
+    """The best run against each other one: difference, p-values, effect size and interval."""
+    found = material.comparison
+    if not found:
+        return None
+    rows = []
+    for name, title in METRICS.items():
+        metric = found["metrics"][name]
+        for other, paired in metric["against"].items():
+            low, high = paired["interval"]
+            rows.append(
+                [
+                    f"{title}: {metric['best']} over {other}",
+                    "–" if paired["difference_percent"] is None else f"{paired['difference_percent']:+.2f} %",
+                    p_value(paired["t_test_p"]),
+                    p_value(paired["wilcoxon_p"]),
+                    number(paired["effect_size"]),
+                    f"{low:+.5f} … {high:+.5f}",
+                ]
+            )
+    columns = ["best model", "difference", "p (t-test)", "p (Wilcoxon)", "effect size", "95 % interval"]
+    return table("Is the best model better?", str(found.get("conclusion", "")), columns, rows, wide=True)
+
+
+def share_table(run: RunMaterial, found: dict[str, Any]) -> str:
+    layers = [str(layer) for layer in found["gated_layers"]]
+    theirs = paper()["gate_share_percent"].get(run.variant or "")
+    rows = []
+    for layer in layers:
+        quoted = theirs[int(layer) - 1] if theirs and int(layer) <= len(theirs) else None
+        shares = [percent(side["gate_share"][layer]) for side in (found, found["users"], found["items"])]
+        mean = number(found["gate_probability"][layer]["mean"])
+        rows.append([f"layer {layer}", *shares, mean, "–" if quoted is None else f"{quoted:.1f}%"])
+    see = "The share of nodes that choose the non-linear branch, and the mean probability behind the choices."
+    columns = ["", "all", "users", "items", "probability", "paper (Amazon-Book)"]
+    return table("Non-linear choices per layer", see, columns, rows, [5])
+
+
+def size_table(run: RunMaterial, found: dict[str, Any]) -> str:
+    theirs, data = paper()["class_size_percent"].get(run.data), run.data
+    if theirs is None:
+        theirs, data = paper()["class_size_percent"]["amazon-book"], "Amazon-Book"
+    rows = [
+        [
+            label,
+            f"{found['class_size'][name]['nodes']:,}",
+            *(percent(side["class_size"][name]["share"]) for side in (found, found["users"], found["items"])),
+            f"{theirs[name]:.1f}%",
+        ]
+        for name, (_, _, label) in CLASSES.items()
+    ]
+    see = "FNL: every gated layer non-linear. PNL: some. FL: none."
+    return table("Class sizes", see, ["", "nodes", "all", "users", "items", f"paper ({data})"], rows, [5])
+
+
+def verdict_table(found: dict[str, Any]) -> str:
+    rows = []
+    for side, label in ((found, ""), (found["users"], "users: "), (found["items"], "items: ")):
+        for name, one in side["verdict"].items():
+            verdict = one["verdict"]
+            rows.append(
+                [
+                    label + NAMES[name],
+                    Cell(f'<span class="{MARKS[verdict]}">{escape(verdict)}</span>'),
+                    number(one["spearman"]["rho"]),
+                    p_value(one["kruskal_wallis"]["p"]),
+                    number(one["kruskal_wallis"]["epsilon_squared"]),
+                    number(one["cliffs_delta"]["fnl_over_fl"]),
+                ]
+            )
+    see = (
+        "The paper's claim: FNL nodes are central, PNL nodes moderately, FL nodes hardly. "
+        "It holds where p < 0.001, ρ ≥ 0.1 and each class lies above the next."
+    )
+    return table(
+        "Verdicts",
+        see,
+        ["", "verdict", "Spearman's ρ", "p (Kruskal–Wallis)", "ε²", "Cliff's δ, FNL over FL"],
+        rows,
+        wide=True,
+    )
+
+
+def box_table(found: dict[str, Any]) -> str:
+    theirs, rows = paper()["centrality_boxes"], []
+    for name, classes in found["centrality_boxes"].items():
+        for each, (_, _, label) in CLASSES.items():
+            one = classes[each]
+            quoted = number(theirs[name][each][2]) if name in theirs else "–"
+            quartiles = f"{number(one['lower_quartile'])} … {number(one['upper_quartile'])}"
+            rows.append([f"{NAMES[name]}, {label}", number(one["median"]), quartiles, quoted])
+    method = found["centrality_method"]
+    see = "Medians of the boxes; the paper's are of Amazon-Book, so compare their order, not their size."
+    if method and not method["exact"]:
+        error = method["betweenness_relative_error"]["median"]
+        see += f" From {method['sources']:,} of {method['nodes']:,} sources: "
+        see += f"the typical standard error of a node's betweenness is {percent(error)}."
+    return table("Centrality by class, in numbers", see, ["", "median", "quartiles", "paper's median"], rows, [3])
+
+
+def cosine_table(found: dict[str, Any]) -> str:
+    theirs, rows = paper()["neighbour_cosine"], []
+    for each, (_, _, label) in CLASSES.items():
+        one = found["neighbour_cosine"][each]
+        rows.append(
+            [
+                label,
+                number(one["mean"], 4),
+                number(theirs["mean"][each], 4),
+                number(one["variance"]),
+                number(theirs["variance"][each]),
+            ]
+        )
+    see = "A low mean and a high variance mean neighbours of many kinds; the paper finds that for FNL."
+    columns = ["", "mean", "paper (Amazon-Book)", "variance", "paper (Amazon-Book)"]
+    return table("Cosine similarity to direct neighbours", see, columns, rows, [2, 4])
+
+
+def stability_table(found: dict[str, Any]) -> str | None:
+    one = found.get("stability")
+    if not one:
+        return None
+    rows = [
+        ["nodes that keep their class in all runs", percent(one["keep"]), percent(one["keep_by_chance"])],
+        ["agreement of two runs", percent(one["agreement"]), f"kappa {one['kappa']:.2f}"],
+        *(
+            [f"{label} in one run, {label} in another", percent(one["stays"][each]), ""]
+            for each, (_, _, label) in CLASSES.items()
+        ),
+    ]
+    see = f"{one['runs']} runs that differ in the seed. Near the chance level, a class says little about a node."
+    return table("Stability over seeds", see, ["", "share", "by chance"], rows)
+
+
+def environment_table(material: Material) -> str:
+    columns = ["", *(run.label for run in material.runs)]
+    facts: list[tuple[str, list[object]]] = [
+        ("data", [run.data for run in material.runs]),
+        ("data fingerprint", [str(run.record["data"]["fingerprint"])[:12] for run in material.runs]),
+        ("seed", [run.record["seed"] for run in material.runs]),
+        (
+            "best epoch",
+            [f"{run.record.get('best_epoch', '–')} of {run.record.get('epochs', '–')}" for run in material.runs],
+        ),
+        ("training time", [_seconds(run.record.get("timings", {}).get("training_seconds")) for run in material.runs]),
+        *((name, [run.record["hardware"].get(name, "–") for run in material.runs]) for name in ("device", "threads")),
+        *(
+            (name, [run.record["versions"].get(name, "–") for run in material.runs])
+            for name in ("hmlet", "torch", "python")
+        ),
+    ]
+    return table("Environment", "From each run's run.json.", columns, [[name, *values] for name, values in facts])
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f} s"
+
+
+def config(run: RunMaterial) -> str:
+    return (
+        f'<div class="card"><details><summary>Recipe of {escape(run.label)}</summary>'
+        f"<pre>{escape(run.config)}</pre></details></div>\n"
+    )

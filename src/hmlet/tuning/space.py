@@ -1,0 +1,69 @@
+"""What a search may change: for each key of a recipe the values to choose from, or a range."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, model_validator
+
+from hmlet.config import MODELS, Section
+from hmlet.errors import ConfigError
+
+
+class Range(Section):
+    """An interval that a sampler draws from: whole numbers where both ends are."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low} is not below high = {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"log = true needs low above 0, and it is {self.low}")
+        return self
+
+
+Space = Mapping[str, "tuple[Any, ...] | Range"]
+"""section.key -> the values to choose from, or a range."""
+
+
+def load_space(file: Path | None, model: str) -> Space:
+    """The space of a TOML file's [space] table, or the one that comes with a model's family."""
+    source: Any = file
+    if file is None:
+        source = resources.files("hmlet") / "recipes" / "spaces" / f"{MODELS[model].family}.toml"
+    elif not file.is_file():
+        raise ConfigError(f"{file} is not a file", "pass a TOML file with a [space] table")
+    try:
+        tables = tomllib.loads(source.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}", "correct that line") from error
+    space = tables.pop("space", None)
+    if tables or not isinstance(space, dict) or not space:
+        raise ConfigError(f"{file} is not one [space] table", 'for example [space] "train.l2" = [1e-4, 1e-3]')
+    return {key: _dimension(key, value) for key, value in space.items()}
+
+
+def _dimension(key: str, value: Any) -> tuple[Any, ...] | Range:
+    if isinstance(value, list) and value:
+        return tuple(value)
+    try:
+        return Range.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(
+            f"space: {key} = {value!r}: {first['msg']}",
+            "give a list of values, or {low = 1e-4, high = 1e-2, log = true}",
+        ) from error
+
+
+def as_json(space: Space) -> dict[str, Any]:
+    """A space in JSON's types, in which a study remembers it."""
+    return {key: values.model_dump() if isinstance(values, Range) else list(values) for key, values in space.items()}

@@ -1,0 +1,131 @@
+"""The whole analysis of a run: what it writes, what it refuses, and that centralities are computed once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gated_run import make_run, small_data
+
+from hmlet.analysis import cached, study
+from hmlet.cli import main
+from hmlet.data import Dataset
+from hmlet.errors import ConfigError, RunError
+from hmlet.graph import training_graph
+from hmlet.runs import RunDirectory
+
+DATA = small_data()
+DEGREE = training_graph(DATA).degree
+
+
+def by_degree(data: Dataset = DATA) -> np.ndarray:
+    """Probabilities that grow with the degree: the paper's claim, planted."""
+    rank = DEGREE.argsort().argsort() / len(DEGREE)
+    return np.stack([0.2 + 0.7 * rank, 0.05 + 0.7 * rank], axis=1)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return make_run(tmp_path / "end", DATA, probability=by_degree())
+
+
+def test_a_planted_claim_holds_and_is_written_into_the_run(run: RunDirectory) -> None:
+    (result,) = study.analyse([run], DATA)
+    assert result["verdict"]["degree"]["verdict"] == "holds"
+    assert result["gate_share"] == pytest.approx(
+        {"3": (by_degree()[:, 0] > 0.5).mean(), "4": (by_degree()[:, 1] > 0.5).mean()}
+    )
+    assert set(result["centrality_boxes"]) == {"degree", "pagerank", "betweenness", "closeness"}
+    assert result["users"]["nodes"] + result["items"]["nodes"] == result["nodes"] == len(DEGREE)
+    for name in ("fnl", "pnl", "fl"):
+        parts = [result[side]["class_size"][name]["nodes"] for side in ("users", "items")]
+        assert sum(parts) == result["class_size"][name]["nodes"]
+    assert RunDirectory.open(run.path).read_json("analysis.json") == result
+
+
+@pytest.mark.parametrize(("value", "name"), [(0.9, "fnl"), (0.1, "fl")])
+def test_forced_gates_give_one_class_everywhere(tmp_path: Path, value: float, name: str) -> None:
+    forced = make_run(tmp_path / "forced", DATA, probability=np.full((len(DEGREE), 2), value))
+    (result,) = study.analyse([forced], DATA, "none")
+    for side in (result, result["users"], result["items"]):
+        assert side["class_size"][name]["share"] == 1.0
+        assert side["verdict"]["degree"]["verdict"] == "too weak to say"
+    assert result["centrality_method"] is None
+    assert set(result["centrality_boxes"]) == {"degree"}
+
+
+def test_several_seeds_get_their_stability(tmp_path: Path) -> None:
+    chance = np.random.default_rng(1).random((len(DEGREE), 2))
+    runs = [make_run(tmp_path / f"{seed}", DATA, probability=chance, seed=seed) for seed in range(2)]
+    results = study.analyse(runs, DATA, "none")
+    assert [result["stability"]["keep"] for result in results] == [1.0, 1.0]
+    assert results[0]["stability"]["seeds"] == [0, 1]
+
+
+def test_a_sample_states_its_error(run: RunDirectory) -> None:
+    (result,) = study.analyse([run], DATA, "sampled:30")
+    assert (result["centrality_method"]["sources"], result["centrality_method"]["exact"]) == (30, False)
+    assert 0 < result["centrality_method"]["betweenness_relative_error"]["median"] < 1
+
+
+@pytest.mark.parametrize("text", ["", "all", "sampled", "sampled:", "sampled:1", "sampled:-5", "exact:3"])
+def test_an_unknown_centrality_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="sampled:N"):
+        study.parse_centrality(text)
+
+
+def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path, run: RunDirectory) -> None:
+    other = small_data(seed=5)
+    stranger = make_run(tmp_path / "other", other, probability=np.ones((len(DEGREE), 2)))
+    with pytest.raises(RunError, match="trained on other data"):
+        study.analyse([run, stranger], DATA, "none")
+    with pytest.raises(RunError, match="lightgcn, which has no gates"):
+        study.analyse([make_run(tmp_path / "plain", DATA, model="lightgcn")], DATA)
+
+
+def test_centralities_are_computed_once_and_a_damaged_entry_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HMLET_CACHE", str(tmp_path))
+    graph, calls = training_graph(DATA), []
+    compute = cached.centralities
+    monkeypatch.setattr(cached, "centralities", lambda *a, **k: calls.append(1) or compute(*a, **k))
+    first = cached.cached_centralities(DATA, graph)
+    second = cached.cached_centralities(DATA, graph)
+    assert len(calls) == 1
+    np.testing.assert_array_equal(first.betweenness, second.betweenness)
+    assert second.exact
+    (entry,) = (tmp_path / "centrality").iterdir()
+    content = bytearray(entry.read_bytes())
+    content[-3] ^= 1
+    entry.write_bytes(content)
+    third = cached.cached_centralities(DATA, graph)
+    assert len(calls) == 2
+    np.testing.assert_array_equal(first.closeness, third.closeness)
+    cached.cached_centralities(DATA, graph, samples=20)
+    assert len(calls) == 3
+
+
+def test_the_command_prints_what_it_found(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(run.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"gate_share", "class_size", "degree_deciles", "centrality_boxes", "neighbour_cosine", "verdict"} <= set(
+        found
+    )
+    assert main(["analyze", str(run.path), "--centrality", "none"]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_the_command_explains_a_model_without_gates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hmlet: Callable[..., object]
+) -> None:
+    path = make_run(tmp_path / "plain", DATA, model="lightgcn").path
+    assert main(["analyze", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "lightgcn, which has no gates to analyse" in err
+    assert "hmlet-end" in err

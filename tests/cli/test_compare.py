@@ -1,0 +1,113 @@
+"""`hmlet compare` and `hmlet tune`: the contract of CLI.md, on runs that were trained and stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from test_tuning import planted
+
+from hmlet.api import Run, fit
+from hmlet.cli import main
+from hmlet.config import resolve
+
+QUICK = ["train.epochs=3", "train.validate_every=1", "train.batch_size=32", "model.embedding_size=8"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted().save(tmp_path_factory.mktemp("data") / "planted")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """bpr with two seeds, and lightgcn."""
+    place = tmp_path_factory.mktemp("runs")
+    for name, model, seed in (("bpr-1", "bpr", 1), ("bpr-2", "bpr", 2), ("gcn", "lightgcn", 1)):
+        fit(planted(), resolve(model, overrides=QUICK, seed=seed), place / name, device="cpu")
+    return {path.name: path for path in place.iterdir()}
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The standard output of a command that must succeed and say nothing else."""
+    assert main([str(argument) for argument in arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def test_json_has_what_the_contract_names(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    answer: dict[str, Any] = json.loads(run(capsys, "compare", *runs.values(), "-k", 5, "--json"))
+    assert (answer["split"], answer["mask"], answer["k"], answer["users"]) == ("test", "train", 5, 16)
+    evaluations = {name: Run.open(path).evaluate("test", "train", 5) for name, path in runs.items()}
+    bpr = (evaluations["bpr-1"].per_user["ndcg"] + evaluations["bpr-2"].per_user["ndcg"]) / 2
+    gcn = evaluations["gcn"].per_user["ndcg"]
+    ndcg = answer["metrics"]["ndcg"]
+    assert ndcg["means"] == pytest.approx({"bpr": bpr.mean(), "lightgcn": gcn.mean()})
+    assert ndcg["stds"]["lightgcn"] is None
+    seeds = [evaluations[name].metrics["ndcg"] for name in ("bpr-1", "bpr-2")]
+    assert ndcg["stds"]["bpr"] == pytest.approx(np.std(seeds, ddof=1))
+    gap = abs(gcn.mean() - bpr.mean())
+    assert ndcg["difference_percent"] == pytest.approx(100 * gap / min(gcn.mean(), bpr.mean()))
+    assert ndcg["t_test_p"] == pytest.approx(scipy.stats.ttest_rel(bpr, gcn).pvalue)
+    assert ndcg["wilcoxon_p"] == pytest.approx(scipy.stats.wilcoxon(bpr, gcn).pvalue)
+    assert ndcg["interval"][0] <= ndcg["difference"] <= ndcg["interval"][1]
+    assert set(answer["metrics"]) >= {"ndcg", "recall", "precision"}
+
+
+def test_the_table_ends_in_a_plain_sentence(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "compare", runs["bpr-1"], runs["gcn"]).splitlines()
+    assert lines[0].split("|")[2].strip() == "NDCG@20"
+    assert sum("**" in line for line in lines) >= 1
+    assert lines[-2] == ""
+    assert lines[-1].endswith(".")
+    assert "NDCG@20" in lines[-1]
+
+
+def test_a_run_is_level_with_itself(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json.loads(run(capsys, "compare", runs["gcn"], runs["gcn"], "--json"))
+    for metric in answer["metrics"].values():
+        assert (metric["difference"], metric["t_test_p"], metric["wilcoxon_p"]) == (0.0, 1.0, 1.0)
+
+
+def test_one_run_is_nothing_to_compare(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(runs["gcn"])]) == 2
+    assert capsys.readouterr().err.startswith("error: there is only lightgcn")
+
+
+def test_other_data_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(planted(18), resolve("bpr", overrides=QUICK), tmp_path / "other", device="cpu")
+    assert main(["compare", str(runs["gcn"]), str(tmp_path / "other")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "was trained on planted (" in err
+    assert "compare runs on one data set" in err
+
+
+def test_tune_writes_a_recipe_that_train_takes(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "space.toml").write_text('[space]\n"train.learning_rate" = [1e-3, 1e-1]\n')
+    command = ["tune", data, "--model", "bpr", "--out", tmp_path / "out", "--space", tmp_path / "space.toml"]
+    options = ["--device", "cpu", *(word for value in QUICK for word in ("--set", value))]
+    answer = json.loads(run(capsys, *command, *options, "--json"))
+    assert answer["trials"] == {"complete": 2}
+    assert answer["config"] == str(tmp_path / "out" / "best.toml")
+    assert "best of 2 trials" in run(capsys, *command, *options)
+    train = [
+        "train",
+        data,
+        "--model",
+        "bpr",
+        "--config",
+        answer["config"],
+        "--out",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+    ]
+    assert main([str(word) for word in [*train, "--json"]]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["valid"]["ndcg"] == answer["best"]["value"]  # one recipe, one result

@@ -1,0 +1,93 @@
+"""`hmlet recommend`, `similar`, `explain` and `export`: the contract of CLI.md on standard output and the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from finished import finished
+
+from hmlet.cli import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished("hmlet-end", tmp_path_factory.mktemp("run") / "run").directory.path
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The standard output of a command that must succeed and say nothing else."""
+    assert main([*map(str, arguments)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line of a user's mistake."""
+    assert main([*map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+def test_recommend_users(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = json.loads(call(capsys, "recommend", run, "--user", "u1", "--user", "u2", "-k", 3, "--json"))
+    assert [answer["user"] for answer in answers] == ["u1", "u2"]
+    assert all(len(answer["items"]) == 3 and set(answer["items"][0]) == {"item", "score"} for answer in answers)
+    text = call(capsys, "recommend", run, "--user", "u1", "-k", 3)
+    assert [line.split()[0] for line in text.splitlines()[3:]] == [each["item"] for each in answers[0]["items"]]
+
+
+def test_recommend_a_newcomer(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (answer,) = json.loads(call(capsys, "recommend", run, "--items", "i1,i3,i5", "-k", 4, "--json"))
+    assert len(answer["items"]) == 4
+    assert not {"i1", "i3", "i5"} & {each["item"] for each in answer["items"]}
+    assert call(capsys, "recommend", run, "--items", "i1", "-k", 1).startswith("someone with i1\n")
+
+
+def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "allow").write_text("i1\n\ni3 \ni5\ni7\n")
+    (tmp_path / "deny").write_text("i5\n")
+    lists = ["--allow", tmp_path / "allow", "--deny", tmp_path / "deny"]
+    (answer,) = json.loads(call(capsys, "recommend", run, "--items", "i1", *lists, "--json"))
+    assert {each["item"] for each in answer["items"]} == {"i3", "i7"}
+
+
+def test_similar(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(call(capsys, "similar", run, "--item", "i4", "-k", 2, "--json"))
+    assert (found["item"], len(found["items"])) == ("i4", 2)
+    assert "users most like u4" in call(capsys, "similar", run, "--user", "u4", "-k", 2)
+
+
+def test_explain(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = json.loads(call(capsys, "explain", run, "--user", "u3", "--item", "i1", "--json"))
+    assert {"user", "item", "score", "layers", "gates", "carried_by", "remainder", "sentence"} <= set(parts)
+    assert sum(layer["contribution"] for layer in parts["layers"]) == pytest.approx(parts["score"], abs=1e-5)
+    assert call(capsys, "explain", run, "--user", "u3", "--item", "i1").startswith(parts["sentence"])
+
+
+def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "users").write_text("u5\nu1\n")
+    out = tmp_path / "topn.parquet"
+    said = json.loads(call(capsys, "export", run, "--out", out, "-k", 2, "--users", tmp_path / "users", "--json"))
+    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train"}
+    table = pq.read_table(out)
+    assert table.column_names == ["user", "item", "rank", "score"]
+    assert table["user"].to_pylist() == ["u5", "u5", "u1", "u1"]
+    assert "96 rows" in call(capsys, "export", run, "--out", out, "-k", 2)
+
+
+def test_mistakes_take_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "recommend needs --user or --items" in fails(capsys, "recommend", run)
+    assert "recommend needs --user or --items" in fails(capsys, "recommend", run, "--user", "u1", "--items", "i1")
+    assert "new user 1 has no items" in fails(capsys, "recommend", run, "--items", ",")
+    assert "user 'u99' is not in the data set" in fails(capsys, "recommend", run, "--user", "u99")
+    assert "similar needs --item or --user" in fails(capsys, "similar", run)
+    assert "item 'x' is not in the data set" in fails(capsys, "explain", run, "--user", "u1", "--item", "x")
+    missing = tmp_path / "missing"
+    assert f"cannot read {missing}" in fails(capsys, "export", run, "--out", tmp_path / "a.csv", "--users", missing)
+    assert "does not exist" in fails(capsys, "export", missing, "--out", tmp_path / "a.csv")

@@ -1,0 +1,19 @@
+"""Finished runs to ask things of: every model, trained for a moment on a checkerboard that the run keeps itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planted import checkerboard
+
+from hmlet.api import Run, fit
+from hmlet.config import MODELS, resolve
+
+NAMES = tuple(MODELS)
+SMALL = ["train.epochs=4", "train.batch_size=128", "model.embedding_size=8", "train.learning_rate=0.02"]
+
+
+def finished(model: str, out: Path, *overrides: str) -> Run:
+    """A run of a model on a small checkerboard."""
+    gates = ["model.gate_hidden=[8]", "model.gate_warmup=0"] if model.startswith("hmlet") else []
+    return fit(checkerboard(), resolve(model, overrides=[*SMALL, *gates, *overrides]), out, device="cpu")

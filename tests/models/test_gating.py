@@ -1,0 +1,97 @@
+"""The gate: Gumbel-softmax's frequencies, straight-through, noise-free choice and ties."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from scipy.stats import binom
+
+from hmlet.models import Pass
+from hmlet.models.gating import LINEAR, NONLINEAR, Gate, gumbel_softmax, mix
+
+LOGITS = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-2.0, 0.3], [4.0, 3.5], [-3.0, 3.0]])
+DRAWS = 40_000
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.7, 5.0])
+def test_choices_follow_the_softmax_of_the_logits_at_any_temperature(temperature: float) -> None:
+    """argmax(logits + Gumbel noise) has the softmax's probabilities; the temperature does not move them."""
+    many = LOGITS.repeat_interleave(DRAWS, dim=0)
+    chosen_N2 = gumbel_softmax(many, temperature, True, generator(3))
+    counts = chosen_N2[:, NONLINEAR].reshape(len(LOGITS), DRAWS).sum(dim=1)
+    for count, probability in zip(counts.tolist(), oracles.softmax(LOGITS.double().numpy())[:, 1], strict=True):
+        low, high = binom.interval(1 - 1e-4, DRAWS, probability)
+        assert low <= count <= high
+
+
+def test_soft_samples_round_to_the_same_choices() -> None:
+    many = LOGITS.repeat_interleave(100, dim=0)
+    soft = gumbel_softmax(many, 0.5, False, generator(3))
+    hard = gumbel_softmax(many, 0.5, True, generator(3))
+    assert torch.equal((soft[:, NONLINEAR] > 0.5).float(), hard[:, NONLINEAR])
+    torch.testing.assert_close(soft.sum(dim=1), torch.ones(len(many)))
+
+
+@pytest.mark.parametrize("noise", [True, False])
+@pytest.mark.parametrize("temperature", [0.05, 0.7])
+def test_straight_through_is_one_hot_forward_and_the_soft_gradient_backward(noise: bool, temperature: float) -> None:
+    logits = torch.randn(2000, 2, generator=generator(1))
+    weight = torch.randn(2000, 2, generator=generator(2))
+    gradients, values = [], []
+    for hard in (True, False):
+        leaf = logits.clone().requires_grad_()
+        value = gumbel_softmax(leaf, temperature, hard, generator(5) if noise else None)
+        (value * weight).sum().backward()
+        values.append(value.detach())
+        gradients.append(leaf.grad)
+    assert set(values[0].flatten().tolist()) == {0.0, 1.0}, "exactly, not up to a rounding"
+    assert (values[0].sum(dim=1) == 1).all()
+    assert torch.equal(gradients[0], gradients[1])
+    assert gradients[0].abs().max() > 0
+
+
+def test_the_soft_value_is_the_softmax_of_noisy_logits() -> None:
+    uniform = torch.empty_like(LOGITS).uniform_(generator=generator(6)).double()
+    gumbel = -torch.log(-torch.log(uniform))
+    expected = oracles.softmax((LOGITS.double() + gumbel).numpy(), 0.7)
+    np.testing.assert_allclose(gumbel_softmax(LOGITS, 0.7, False, generator(6)), expected, rtol=1e-4)
+
+
+def test_without_noise_the_larger_logit_wins_and_ties_are_linear() -> None:
+    tied = torch.cat([LOGITS, torch.tensor([[2.5, 2.5], [0.0, 1e-30], [1e-30, 0.0]])])
+    assert gumbel_softmax(tied, 0.7, True, None).tolist() == oracles.argmax(tied.double().numpy()).tolist()
+    assert gumbel_softmax(torch.zeros(1, 2), 0.7, True, None)[0, LINEAR] == 1
+
+
+def test_mix_weighs_the_two_branches() -> None:
+    choice = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.25, 0.75]])
+    linear, nonlinear = torch.tensor([[4.0], [4.0], [4.0]]), torch.tensor([[8.0], [8.0], [8.0]])
+    assert mix(choice, linear, nonlinear).flatten().tolist() == [4.0, 8.0, 7.0]
+
+
+def test_a_hard_gate_trains_its_parameters() -> None:
+    """The paper's reason for straight-through: the choice is discrete, and the MLP still learns."""
+    gate = Gate(3, (4,), 0.0, generator(1))
+    linear, nonlinear = torch.randn(50, 3, generator=generator(2)), torch.randn(50, 3, generator=generator(3))
+    chosen, _ = gate(linear, nonlinear, Pass(noise=generator(4)))
+    chosen.sum().backward()
+    assert all(parameter.grad is not None for parameter in gate.parameters())
+    assert all(parameter.grad.abs().sum() > 0 for parameter in gate.dense)
+
+
+def test_gate_dropout_leaves_the_expected_share_and_scale() -> None:
+    from hmlet.models.base import dropout
+
+    ones = torch.ones(100, 1000)
+    dropped = dropout(ones, 0.2, generator(1))
+    low, high = binom.interval(1 - 1e-4, ones.numel(), 0.8)
+    assert low <= int((dropped != 0).sum()) <= high
+    torch.testing.assert_close(dropped[dropped != 0].unique(), torch.tensor([1.25]))
+    assert dropout(ones, 0.2, None) is ones
+    assert dropout(ones, 0.0, generator(1)) is ones

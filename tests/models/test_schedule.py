@@ -1,0 +1,94 @@
+"""Temperatures at hand-computed epochs, and which pass a recipe asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hmlet.config import MODELS, HmletConfig, variant_types
+from hmlet.models import NOISE_FREE
+from hmlet.models.schedule import gates_frozen, ranking_pass, temperature, training_pass, training_temperature
+
+GENERATOR = torch.Generator()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "expected"),
+    [
+        ("formula", 0, 1.0),
+        ("formula", 1000, 0.36787944117144233),  # 1 / e
+        ("formula", 10_000, 4.5399929762484854e-05),  # no floor
+        ("text", 0, 0.7),
+        ("text", 1, 0.6965),
+        ("text", 2, 0.6930175),
+        ("text", 847, 0.0100288),  # the last epoch above the floor …
+        ("text", 848, 0.01),  # … and the first at it
+        ("authors", 0, 0.7),
+        ("authors", 300, 0.7),
+        ("authors", 500, 0.25751560882000963),  # 0.7 / e
+        ("authors", 1149, 0.010035),
+        ("authors", 1150, 0.01),
+    ],
+)
+def test_temperature(schedule: str, epoch: int, expected: float) -> None:
+    assert temperature(schedule, epoch) == pytest.approx(expected, rel=1e-4)
+
+
+GATED, LINEAR = "gated", "linear"
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "gated"),
+    [
+        ("hmlet-all", 4, {1, 2, 3, 4}),
+        ("hmlet-front", 4, {1, 2}),
+        ("hmlet-middle", 4, {2, 3}),
+        ("hmlet-end", 4, {3, 4}),
+        ("hmlet-all", 1, {1}),
+        ("hmlet-front", 1, {1}),
+        ("hmlet-middle", 1, {1}),
+        ("hmlet-end", 1, {1}),
+        ("hmlet-middle", 2, {1, 2}),
+        ("hmlet-front", 3, {1, 2}),
+        ("hmlet-middle", 3, {1, 2}),
+        ("hmlet-end", 3, {2, 3}),
+        ("hmlet-all", 6, {1, 2, 3, 4, 5, 6}),
+        ("hmlet-front", 6, {1, 2}),
+        ("hmlet-middle", 6, {3, 4}),
+        ("hmlet-end", 6, {5, 6}),
+    ],
+)
+def test_variants_are_a_table_of_gated_layers(name: Any, layers: int, gated: set[int]) -> None:
+    expected = tuple(GATED if layer in gated else LINEAR for layer in range(1, layers + 1))
+    assert variant_types(name, layers) == expected
+    assert HmletConfig(name=name, layers=layers).types == expected
+
+
+def test_training_pass() -> None:
+    config = HmletConfig(gate_training="straight-through", temperature="text")
+    how = training_pass(config, 0.3, GENERATOR)
+    assert (how.noise, how.dropout, how.hard, how.temperature) == (GENERATOR, GENERATOR, True, 0.3)
+    assert training_temperature(config, 2) == pytest.approx(0.6930175)
+    soft = training_pass(HmletConfig(gate_training="soft", gate_noise=False), 0.7, GENERATOR)
+    assert (soft.noise, soft.dropout, soft.hard) == (None, GENERATOR, False)
+    other = training_pass(MODELS["ngcf"](), 0.7, GENERATOR)
+    assert (other.noise, other.dropout) == (None, GENERATOR)
+
+
+def test_ranking_pass_is_noise_free_unless_the_recipe_says_so() -> None:
+    assert ranking_pass(HmletConfig(), 9, GENERATOR) is NOISE_FREE
+    assert ranking_pass(MODELS["lightgcn"](), 9, GENERATOR) is NOISE_FREE
+    noisy = ranking_pass(HmletConfig(gate_ranking="noisy"), 0, GENERATOR)
+    assert (noisy.noise, noisy.dropout, noisy.hard, noisy.temperature) == (GENERATOR, None, True, 0.7)
+    soft = ranking_pass(HmletConfig(gate_ranking="soft"), 0, GENERATOR)
+    assert (soft.noise, soft.dropout, soft.hard, soft.temperature) == (None, None, False, 0.7)
+    assert (NOISE_FREE.noise, NOISE_FREE.dropout, NOISE_FREE.hard) == (None, None, True)
+
+
+def test_gates_rest_during_the_warmup_only() -> None:
+    config = HmletConfig(gate_warmup=3)
+    assert [gates_frozen(config, epoch) for epoch in range(5)] == [True, True, True, False, False]
+    assert not gates_frozen(HmletConfig(gate_warmup=0), 0)
+    assert not gates_frozen(MODELS["lightgcn"](), 0)

@@ -1,0 +1,70 @@
+"""WRMF's alternating step against a direct least-squares solution."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import oracles
+import planted
+import pytest
+import torch
+
+from hmlet.config import WRMFConfig
+from hmlet.models.wrmf import WRMF
+
+N_USERS, N_ITEMS = 9, 11
+PAIRS = planted.random_pairs(4, N_USERS - 1, N_ITEMS - 1, 0.3)  # the last user and item have nothing
+
+
+def fresh(alpha: float, penalty: float, seed: int = 1) -> WRMF:
+    config = WRMFConfig(embedding_size=4, alpha=alpha, regularization=penalty)
+    return WRMF(config, N_USERS, N_ITEMS, torch.Generator().manual_seed(seed))
+
+
+def sides(model: WRMF) -> tuple[np.ndarray, np.ndarray]:
+    values_ND = model.embedding.detach().numpy().astype(np.float64)
+    return values_ND[:N_USERS], values_ND[N_USERS:]
+
+
+@pytest.mark.parametrize(("alpha", "penalty"), [(10.0, 0.01), (1.0, 1.0), (40.0, 0.1)])
+def test_one_step_solves_users_then_items_exactly(alpha: float, penalty: float) -> None:
+    model = fresh(alpha, penalty)
+    _, items_ID = sides(model)
+    of_user = [[item for user, item in PAIRS if user == each] for each in range(N_USERS)]
+    of_item = [[user for user, item in PAIRS if item == each] for each in range(N_ITEMS)]
+    loss = model.solve(planted.csr(PAIRS, N_USERS))
+    expected_UD = oracles.wrmf_side(of_user, items_ID, alpha, penalty)
+    expected_ID = oracles.wrmf_side(of_item, expected_UD, alpha, penalty)
+    users_UD, items_ID = sides(model)
+    np.testing.assert_allclose(users_UD, expected_UD, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(items_ID, expected_ID, rtol=2e-3, atol=2e-4)
+    assert not users_UD[-1].any()
+    assert not items_ID[-1].any()
+    # implicit divides the objective by the sum of all confidences.
+    confidence = N_USERS * N_ITEMS + alpha * len(PAIRS)
+    assert loss == pytest.approx(
+        oracles.wrmf_objective(PAIRS, users_UD, items_ID, alpha, penalty) / confidence, rel=1e-3
+    )
+
+
+def test_every_step_continues_from_the_last_and_lowers_the_objective() -> None:
+    model, train = fresh(10.0, 0.1), planted.csr(PAIRS, N_USERS)
+    objectives = []
+    for _ in range(6):
+        model.solve(train)
+        objectives.append(oracles.wrmf_objective(PAIRS, *sides(model), 10.0, 0.1))
+    assert all(later < earlier for earlier, later in pairwise(objectives))
+
+
+def test_same_start_same_result() -> None:
+    train = planted.csr(PAIRS, N_USERS)
+    first, second, other = fresh(10.0, 0.1), fresh(10.0, 0.1), fresh(10.0, 0.1, seed=2)
+    for model in (first, second, other):
+        model.solve(train)
+    assert torch.equal(first.embedding, second.embedding)
+    assert not torch.equal(first.embedding, other.embedding)
+
+
+def test_nothing_has_a_gradient() -> None:
+    assert not any(parameter.requires_grad for parameter in fresh(1.0, 1.0).parameters())

@@ -1,0 +1,175 @@
+"""The report: what is on the page, that it shows the files' numbers, and that a browser fetches nothing for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from gated_run import make_run, small_data
+
+from hmlet.analysis.study import analyse
+from hmlet.cli import main
+from hmlet.report import write_report
+from hmlet.report.figures import COLOURS, draw_all
+from hmlet.report.material import paper, read_material
+from hmlet.runs import RunDirectory
+
+DATA = small_data()
+SCORES = {
+    "split": "test",
+    "mask": "train",
+    "k": 20,
+    "users": 57,
+    "metrics": {"ndcg": 0.1234, "recall": 0.2345, "precision": 0.0345},
+}
+PAIRED = {
+    "difference_percent": 7.25,
+    "t_test_p": 0.00123,
+    "wilcoxon_p": 0.00456,
+    "effect_size": 0.321,
+    "interval": [0.011, 0.022],
+}
+METRIC = {"best": "hmlet-end", "against": {"lightgcn": PAIRED}}
+COMPARISON = {"metrics": dict.fromkeys(("ndcg", "recall", "precision"), METRIC), "conclusion": "hmlet-end is ahead."}
+FIGURES = {"learning", "deciles", "boxes", "density", "gates"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[RunDirectory]:
+    """An analysed HMLET run and a LightGCN run."""
+    folder = tmp_path_factory.mktemp("runs")
+    chance = np.random.default_rng(0).random((DATA.n_users + DATA.n_items, 2))
+    gated = make_run(folder / "end", DATA, probability=chance)
+    analyse([gated], DATA)
+    return [RunDirectory.open(gated.path), make_run(folder / "plain", DATA, model="lightgcn")]
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[RunDirectory], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(runs, out, comparison=COMPARISON, scores=[SCORES, SCORES])
+    return out
+
+
+def test_every_figure_and_table_is_there(page: Path) -> None:
+    html = page.read_text(encoding="utf-8")
+    assert set(re.findall(r'<figure id="(\w+)"', html)) == FIGURES
+    for title in (
+        "Accuracy",
+        "Is the best model better?",
+        "Class sizes",
+        "Verdicts",
+        "Environment",
+        "Recipe of lightgcn",
+    ):
+        assert title in html
+
+
+def test_the_numbers_are_the_files(page: Path, runs: list[RunDirectory]) -> None:
+    html = page.read_text(encoding="utf-8")
+    found = runs[0].read_json("analysis.json")
+    assert f"<td>{found['class_size']['pnl']['nodes']:,}</td>" in html
+    assert f"<td>{found['gate_share']['3']:.1%}</td>" in html
+    assert f"<td>{found['verdict']['closeness']['spearman']['rho']:.3g}</td>" in html
+    assert f"<td>{found['neighbour_cosine']['fnl']['mean']:.4g}</td>" in html
+    for text in ("0.1234", "+7.25 %", "0.00123", "0.00456", "0.321", "hmlet-end is ahead."):
+        assert text in html
+    assert escape(runs[1].read_bytes("config.toml").decode()) in html
+
+
+def test_the_papers_numbers_stand_beside_ours(page: Path) -> None:
+    html = page.read_text(encoding="utf-8")
+    for value in ("94.8%", "50.5%", "46.8%", "0.6369", "0.0179"):
+        assert f'<td class="paper">{value}</td>' in html
+    assert all(len(paper()["degree_deciles_percent"][name]) == 10 for name in ("fnl", "pnl", "fl"))
+
+
+def test_markup_in_names_is_shown_as_text(page: Path) -> None:
+    html = page.read_text(encoding="utf-8")
+    assert "small <b>" not in html
+    assert "small &lt;b&gt;&amp;" in html
+
+
+def test_nothing_refers_to_another_file(page: Path) -> None:
+    html = page.read_text(encoding="utf-8")
+    assert not re.search(r"<(script|link|img|iframe)\b", html)
+    for target in re.findall(r'(?:href|src)="([^"]*)"', html):
+        assert target.startswith(("#", "data:"))
+    assert not re.search(r"@import|url\((?!#)", html)
+
+
+def test_inline_figures_take_the_pages_colours_and_keep_their_ids_apart(runs: list[RunDirectory]) -> None:
+    drawn = draw_all(read_material(runs, None, []))
+    ids: list[str] = []
+    for each in drawn:
+        svg = each.inline()
+        assert not any(colour in svg for colour in COLOURS)
+        assert "var(--ink)" in svg
+        own = re.findall(r'\bid="([^"]+)"', svg)
+        assert set(re.findall(r'(?:url\(|href=")#([^")]+)', svg)) <= set(own)
+        ids += own
+        ElementTree.fromstring(svg)
+        assert each.png.startswith(b"\x89PNG")
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_files_give_the_same_page(runs: list[RunDirectory], tmp_path: Path) -> None:
+    for name in ("a.html", "b.html"):
+        write_report(runs, tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_a_run_that_was_not_analysed_gets_a_page_that_says_so(runs: list[RunDirectory], tmp_path: Path) -> None:
+    (out,) = write_report(runs[1:], tmp_path / "plain.html")
+    html = out.read_text(encoding="utf-8")
+    assert "hmlet analyze RUN" in html
+    assert set(re.findall(r'<figure id="(\w+)"', html)) == {"learning"}
+
+
+def test_the_command_writes_the_page_and_the_figures(
+    runs: list[RunDirectory], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, figures = tmp_path / "report.html", tmp_path / "figures"
+    assert main(["report", str(runs[0].path), "--out", str(out), "--figures", str(figures), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["report"] == str(out)
+    assert {Path(path).name for path in found["figures"]} == {
+        f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")
+    }
+    assert all(Path(path).is_file() for path in found["figures"])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")], ids=["desktop", "phone"])
+def test_a_browser_shows_all_of_it_and_fetches_nothing(page: Path, width: int, scheme: str) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path="/usr/bin/chromium", args=[*flags.split(), "--disable-component-update", "--disable-sync"]
+        )
+        shown = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        asked, complaints = [], []
+        shown.on("request", lambda request: asked.append(request.url))
+        shown.on("console", lambda message: complaints.append(message.text))
+        shown.goto(page.as_uri())
+        assert asked == [page.as_uri()]
+        assert complaints == []
+        boxes = shown.eval_on_selector_all(
+            "figure svg", "all => all.map(e => e.getBoundingClientRect()).map(r => [r.left, r.right, r.height])"
+        )
+        assert len(boxes) == len(FIGURES)
+        assert all(left >= 0 and right <= width and height > 100 for left, right, height in boxes)
+        assert shown.locator("table").count() >= 8
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        ink, paper_colour = shown.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        light = {"light": paper_colour, "dark": ink}[scheme]
+        assert min(map(int, re.findall(r"\d+", light))) > 200
+        browser.close()

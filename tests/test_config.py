@@ -1,0 +1,181 @@
+"""Recipes: the order of resolution, round trips, refused keys and values, and that every field is documented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from hmlet.config import MODELS, HmletConfig, Preset, Recipe, TrainConfig, resolve
+from hmlet.errors import ConfigError
+
+ELEVEN = {
+    *("hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"),
+    *("lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf"),
+}
+PRESETS = [("hmlet", model) for model in sorted(ELEVEN)] + [
+    (preset, model) for preset in ("paper", "authors") for model in sorted(ELEVEN) if model.startswith("hmlet")
+]
+
+
+def message(call: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        call(*arguments, **options)
+    assert error.value.hint
+    return str(error.value)
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    file = path / "recipe.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def test_there_are_eleven_models() -> None:
+    assert set(MODELS) == ELEVEN
+
+
+@pytest.mark.parametrize(("preset", "model"), PRESETS)
+def test_every_preset_survives_toml(preset: str, model: str) -> None:
+    recipe = resolve(model, preset)
+    assert recipe.model.name == model
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+def test_unusual_values_survive_toml() -> None:
+    overrides = [
+        'model.gate_types=["linear", "non-linear", "gated"]',
+        "model.layers=3",
+        "model.gate_hidden=[]",
+        "train.learning_rate=1e-30",
+        "train.l2=0",
+        "train.deterministic=true",
+    ]
+    recipe = resolve("hmlet-front", overrides=overrides, seed=2**62)
+    assert recipe.model.types == ("linear", "non-linear", "gated")
+    assert recipe.train.learning_rate == 1e-30
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+def test_later_steps_win(tmp_path: Path) -> None:
+    """Defaults, then the preset, then the file, then --set, then --seed."""
+    defaults = Recipe.from_toml('[model]\nname = "hmlet-end"')
+    assert (defaults.train.edge_dropout, defaults.model.gate_warmup) == (0.0, 0)
+    preset = resolve("hmlet-end", "paper")
+    assert (preset.train.edge_dropout, preset.model.embedding_size, preset.seed) == (0.4, 512, 1)
+    file = write(tmp_path, 'seed = 5\n[model]\nembedding_size = 32\nactivation = "tanh"\n[train]\nl2 = 0.5\n')
+    with_file = resolve("hmlet-end", "paper", file)
+    assert (with_file.model.embedding_size, with_file.model.activation, with_file.train.l2) == (32, "tanh", 0.5)
+    assert (with_file.seed, with_file.train.edge_dropout) == (5, 0.4)
+    overridden = resolve("hmlet-end", "paper", file, ["model.embedding_size=8", "train.l2=0.25", "seed=6"])
+    assert (overridden.model.embedding_size, overridden.train.l2, overridden.seed) == (8, 0.25, 6)
+    assert overridden.model.activation == "tanh"
+    assert resolve("hmlet-end", "paper", file, ["seed=6"], seed=7).seed == 7
+    assert resolve("bpr", overrides=["train.l2=1", "train.l2=2"]).train.l2 == 2.0
+
+
+def test_overrides_are_toml_or_plain_words() -> None:
+    for spelling in ("model.readout=layerwise", 'model.readout="layerwise"', " model.readout = layerwise"):
+        assert resolve("hmlet-end", overrides=[spelling]).model.readout == "layerwise"
+    hidden = resolve("hmlet-end", overrides=["model.gate_hidden=[16, 8]"]).model.gate_hidden
+    assert hidden == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.epoch=5", ["train.epoch", "train.epochs"]),
+        ("model.embeding_size=5", ["model.embeding_size", "model.embedding_size"]),
+        ("optimizer.lr=5", ["optimizer", "model.*, train.*, seed"]),
+        ("train.epochs=0", ["train.epochs", "0", "greater than 0"]),
+        ("train.epochs=many", ["train.epochs", "'many'"]),
+        ("train.edge_dropout=1.0", ["train.edge_dropout", "1.0", "less than 1"]),
+        ("train.learning_rate=nan", ["train.learning_rate", "finite"]),
+        ("train.learning_rate=-1", ["train.learning_rate", "-1", "greater than 0"]),
+        ("train.precision=float16", ["train.precision", "float16", "bfloat16"]),
+        ("model.activation=gelu", ["model.activation", "gelu", "leaky-relu"]),
+        ("model.layers=0", ["model.layers", "0"]),
+        ("model.layers=17", ["model.layers", "17"]),
+        ('model.gate_types=["gated"]', ["1 entries for 4 layers", "give one a layer"]),
+        ("seed=-1", ["seed", "-1"]),
+        ("epochs=5", ["epochs=5", "section.key=value", "train.epochs=20"]),
+        ("train.epochs", ["train.epochs", "section.key=value"]),
+        ("train.=5", ["train.=5", "section.key=value"]),
+        ("", ["section.key=value"]),
+        ("model.name=bpr", ["bpr", "hmlet-end", "--model"]),
+    ],
+)
+def test_a_wrong_override_is_named_with_its_fix(override: str, words: list[str]) -> None:
+    text = message(resolve, "hmlet-end", overrides=[override])
+    assert all(word in text for word in words), text
+
+
+def test_a_key_of_another_model_is_refused() -> None:
+    assert "model.gate_warmup" in message(resolve, "lightgcn", overrides=["model.gate_warmup=3"])
+    assert "model.layers" in message(resolve, "gc-mc", overrides=["model.layers=2"])
+    assert "model.layers" in message(resolve, "bpr", overrides=["model.layers=2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[model]\nlayers = = 3", ["recipe.toml", "not TOML", "line 2"]),
+        (b"[model]\nactivation = '\xff'\n", ["recipe.toml", "UTF-8"]),
+        ('model = "hmlet-end"', ["recipe.toml", "model", "[model]"]),
+        ("train = 5", ["recipe.toml", "train", "[train]"]),
+        ('[model]\nname = "bpr"', ["bpr", "hmlet-end", "same"]),
+        ("[train]\nepoch = 3", ["train.epoch", "train.epochs"]),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_fix(text: str | bytes, words: list[str], tmp_path: Path) -> None:
+    found = message(resolve, "hmlet-end", config=write(tmp_path, text), overrides=["train.epochs=3"])
+    assert all(word in found for word in words), found
+
+
+def test_missing_things_are_named(tmp_path: Path) -> None:
+    assert "nowhere.toml" in message(resolve, "bpr", config=tmp_path / "nowhere.toml")
+    assert "lightgcn" in message(resolve, "lightgnc")
+    unknown = message(resolve, "bpr", "fast")
+    assert "'fast'" in unknown
+    assert "--preset hmlet" in unknown
+    assert "--preset hmlet" in message(resolve, "bpr", "authors")
+    assert "hmlet or paper or authors" in message(resolve, "hmlet-end", "fast")
+    assert "name" in message(Recipe.from_toml, "[model]\nlayers = 3")
+    assert "model" in message(Recipe.from_toml, "seed = 3")
+
+
+def test_recipes_are_frozen() -> None:
+    recipe = resolve("hmlet-end")
+    with pytest.raises(ValidationError):
+        recipe.train.epochs = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        recipe.model = HmletConfig()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "section", [*dict.fromkeys(MODELS.values()), TrainConfig], ids=lambda section: section.__name__
+)
+def test_every_field_is_documented(section: Any) -> None:
+    """`name` is documented by its class."""
+    assert section.__doc__
+    missing = [name for name, field in section.model_fields.items() if name != "name" and not field.description]
+    assert missing == []
+
+
+def test_the_presets_say_what_the_paper_and_the_authors_did() -> None:
+    """SPEC.md's table of open points, row by row."""
+    paper, authors = resolve("hmlet-end", "paper"), resolve("hmlet-end", "authors")
+    assert (paper.model.temperature, authors.model.temperature) == ("text", "authors")
+    assert (paper.model.gate_training, authors.model.gate_training) == ("straight-through", "soft")
+    assert (paper.model.gate_warmup, authors.model.gate_warmup) == (0, 300)
+    assert (paper.model.gate_ranking, authors.model.gate_ranking) == ("argmax", "noisy")
+    assert (paper.model.leaky_slope, authors.model.leaky_slope) == (0.01, 0.1)
+    assert (paper.model.readout, authors.model.readout) == ("layerwise", "mean")
+    for recipe in (paper, authors):
+        assert (recipe.model.embedding_size, recipe.model.layers, recipe.model.nonlinear_input) == (512, 4, "bypassed")
+        assert (recipe.model.gate_hidden, recipe.model.gate_dropout) == ((512, 128, 64), 0.2)
+        assert (recipe.train.batch_size, recipe.train.learning_rate) == (2048, 1e-3)
+        assert (recipe.train.l2, recipe.train.edge_dropout) == (1e-4, 0.4)
+    assert set(get_args(Preset)) == {"hmlet", "paper", "authors"}
