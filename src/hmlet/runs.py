@@ -194,7 +194,7 @@ class RunDirectory:
         return json.loads(self.read_bytes(name))
 
     def read_table(self, name: str) -> pa.Table:
-        return pq.ParquetFile(io.BytesIO(self.read_bytes(name))).read()  # without pandas, unlike pq.read_table
+        return pq.read_table(io.BytesIO(self.read_bytes(name)))
 
     def read_tensors(self, name: str, device: str = "cpu") -> dict[str, Tensor]:
         """A recorded safetensors file, memory-mapped."""

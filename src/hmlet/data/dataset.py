@@ -216,7 +216,7 @@ class Dataset:
                 raise DataError(
                     f"{path / name} is damaged (its checksum differs from dataset.json)", "prepare the data again"
                 )
-        table = _read_table(path / "interactions.parquet")
+        table = pq.read_table(path / "interactions.parquet")
         users, items = (
             _read_vocabulary(path / name, kind) for name, kind in (("users.parquet", "user"), ("items.parquet", "item"))
         )
@@ -302,15 +302,9 @@ def _check_record(record: dict[str, Any]) -> None:
 
 
 def _read_vocabulary(path: Path, kind: str) -> Vocabulary:
-    table = _read_table(path).combine_chunks()
+    table = pq.read_table(path).combine_chunks()
     names = table["name"].combine_chunks() if "name" in table.column_names else None
     return Vocabulary(kind, table["id"].combine_chunks(), names)
-
-
-def _read_table(path: Path) -> pa.Table:
-    """A Parquet file's table. pq.read_table would import pandas where it is installed, which takes half a second."""
-    with pq.ParquetFile(path) as file:
-        return file.read()
 
 
 def _canonical_order(interactions: Interactions, part: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
