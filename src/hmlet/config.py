@@ -18,7 +18,7 @@ from hmlet.errors import ConfigError
 
 GateType = Literal["linear", "non-linear", "gated"]
 HmletName = Literal["hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"]
-Preset = Literal["hmlet", "paper", "authors"]
+Preset = Literal["hmlet", "gpu", "paper", "authors"]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 

@@ -144,6 +144,15 @@ def test_the_command_writes_the_page_and_the_figures(
     assert all(Path(path).is_file() for path in found["figures"])
 
 
+def test_the_command_compares_several_runs(runs: list[RunDirectory], tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert main(["report", *(str(run.path) for run in runs), "--out", str(out)]) == 0
+    html = out.read_text(encoding="utf-8")
+    assert "Is the best model better?" in html
+    assert "p (Wilcoxon)" in html
+    assert html.count("<td>lightgcn</td>") == 1
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")], ids=["desktop", "phone"])
 def test_a_browser_shows_all_of_it_and_fetches_nothing(page: Path, width: int, scheme: str) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from hmlet.cli.console import Advance, Json, app, print_json, print_line, progress
-
-if TYPE_CHECKING:
-    from hmlet.api import Run
+from hmlet.cli.console import Json, app, print_json, print_line, progress
 
 
 @app.command()
@@ -31,11 +28,12 @@ def report(
     """
     from hmlet.api import Run
     from hmlet.report import write_report
+    from hmlet.stats import compare_runs
 
     opened = [Run.open(path) for path in runs]
     with progress("comparing") as advance:
         scores = [run.evaluate("test", "train", 20).as_json() for run in opened]
-        comparison = _compare(opened, advance) if len(opened) > 1 else None
+        comparison = compare_runs(opened, advance=advance).as_json() if len(opened) > 1 else None
     written = write_report(
         [run.directory for run in opened], out, comparison=comparison, scores=scores, figures=figures
     )
@@ -43,9 +41,3 @@ def report(
         print_json({"report": str(written[0]), "figures": [str(path) for path in written[1:]]})
     else:
         print_line(f"report written to {out}" + (f", figures to {figures}" if figures else ""))
-
-
-def _compare(runs: list[Run], advance: Advance) -> dict[str, Any]:
-    from hmlet.stats import compare_runs
-
-    return compare_runs(runs, advance=advance).as_json()

@@ -15,7 +15,7 @@ def train(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
     model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
-    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, paper or authors.")] = "hmlet",
+    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
     config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
