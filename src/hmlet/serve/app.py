@@ -146,8 +146,9 @@ def _add_answers(app: FastAPI, service: Service) -> None:
                 f"{len(request.users)} users × k = {request.k} is more than {limits.pairs:,} recommendations",
                 "ask for fewer users at a time, or use `hmlet export`",
             )
-        large = len(request.users) > SMALL_USERS
-        return await service.compute(lambda: reply(served.recommend(request.users, request.k), served), large=large)
+        if len(request.users) <= SMALL_USERS:
+            return reply(await service.recommend(served, request.users, request.k), served)
+        return await service.compute(lambda: reply(served.recommend(request.users, request.k), served), large=True)
 
     @app.post("/v1/explain", tags=["answers"], response_model=dict[str, Any])
     async def explain(request: schemas.Explain) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -19,10 +20,14 @@ from hmlet.serve.service import Service
 from hmlet.serve.settings import Settings
 from hmlet.serve.state import Opener, Shelf
 
+OPEN_FILES = 65_536
+
 
 def serve(path: Path, opener: Opener, settings: Settings) -> None:
     """Serve a run until the process is told to stop. Raises what is wrong with the run before it listens."""
     torch.set_num_threads(1)  # the cores go to requests, and not to the halves of one
+    sys.setswitchinterval(0.0005)  # seconds: else the thread that ranks waits ten times longer for its turn
+    _allow_many_connections()
     _log_to_stderr(settings.token)
     service = Service(Shelf(opener, path, approximate=settings.approximate), settings)
     config = uvicorn.Config(
@@ -54,6 +59,13 @@ async def _run(server: uvicorn.Server, service: Service) -> None:
     except SystemExit as end:
         where = f"{server.config.host}:{server.config.port}"
         raise ConfigError(f"cannot listen on {where}", "choose another --host or --port") from end
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit on open files: 1,024, as it often is, is fewer than a slow crowd's connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _log_to_stderr(token: str | None) -> None:

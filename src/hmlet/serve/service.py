@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from hmlet.data.interactions import Id
 from hmlet.errors import HmletError
 from hmlet.serve.failures import Refusal
 from hmlet.serve.observe import LOGGER, Metrics
@@ -15,6 +18,7 @@ from hmlet.serve.settings import Settings
 from hmlet.serve.state import Served, Shelf
 
 T = TypeVar("T")
+GROUP = 32  # small requests that are ranked together: beyond it the answers come later, and no sooner
 
 
 class Service:
@@ -24,11 +28,14 @@ class Service:
         self.shelf = shelf
         self.settings = settings
         self.metrics = Metrics()
+        self._waiting: dict[tuple[Served, int], list[tuple[Sequence[Id], asyncio.Future[list[dict[str, Any]]]]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._announce(shelf.current)
 
     def open(self) -> None:
         """Start the threads; `close` ends them."""
         self._small, self._large, self._loader = (ThreadPoolExecutor(1, name) for name in ("small", "large", "loader"))
+        self._turn = asyncio.Lock()
 
     @property
     def current(self) -> Served:
@@ -37,10 +44,14 @@ class Service:
 
     async def compute(self, work: Callable[[], T], *, large: bool = False) -> T:
         """What `work` returns, unless it takes too long; work that still waits for its turn is then dropped."""
+        pool = self._large if large else self._small
+        return await self._in_time(asyncio.get_running_loop().run_in_executor(pool, work))
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
         seconds = self.settings.limits.seconds
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._large if large else self._small, work)
+                return await work
         except TimeoutError:
             raise Refusal(
                 503,
@@ -49,6 +60,47 @@ class Service:
                 "timeout",
                 {"retry-after": "1"},
             ) from None
+
+    async def recommend(self, served: Served, users: Sequence[Id], k: int) -> list[dict[str, Any]]:
+        """The top-k of a few users, ranked together with those who wait for the same: a product serves many rows.
+
+        The ranking does not depend on who is ranked together, so an answer is the same in any company.
+        """
+        waiting = self._waiting.setdefault((served, k), [])
+        answer: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        waiting.append((users, answer))
+        if len(waiting) == 1:
+            self._keep(self._rank(served, k))
+        return await self._in_time(answer)
+
+    async def _rank(self, served: Served, k: int) -> None:
+        """Answer those who wait for this run and k. Who comes while the thread is busy joins the next group."""
+        async with self._turn:
+            waiting = self._waiting.pop((served, k))
+            group, rest = waiting[:GROUP], waiting[GROUP:]
+            if rest:
+                self._waiting[served, k] = rest
+                self._keep(self._rank(served, k))
+            everyone = [user for users, _ in group for user in users]
+            loop = asyncio.get_running_loop()
+            outcome = await asyncio.gather(
+                loop.run_in_executor(self._small, served.recommend, everyone, k), return_exceptions=True
+            )
+        ranked = outcome[0] if isinstance(outcome[0], BaseException) else iter(outcome[0])
+        for users, answer in group:
+            if isinstance(ranked, BaseException):
+                if not answer.done():
+                    answer.set_exception(ranked)
+            else:
+                mine = list(islice(ranked, len(users)))
+                if not answer.done():  # else it has waited too long
+                    answer.set_result(mine)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task; the loop itself would not keep it alive."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def reload(self, path: Path | None = None) -> Served:
         """Serve another run, or the same directory read again. One that cannot be loaded is refused: the old stays."""
@@ -66,8 +118,12 @@ class Service:
 
     def reload_in_background(self) -> None:
         """Read the served directory again; the outcome is in the log. SIGHUP calls this."""
-        task = asyncio.get_running_loop().create_task(self.reload())
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # logged already
+
+        async def reload() -> None:
+            with suppress(Refusal):  # it is in the log
+                await self.reload()
+
+        self._keep(reload())
 
     def _announce(self, served: Served) -> None:
         self.metrics.run.clear()

@@ -248,11 +248,12 @@ async function showMap() {
     h("div", { class: "tools" }, h("span", {}, h("label", { for: "layer" }, "Gate of "), select),
       h("span", { class: "soft" }, map.layers.map((layer) => `${Math.round(100 * map.nonlinear_share[layer])} % non-linear at layer ${layer}`).join(" · "))),
     h("p", { class: "legend" }, legend), place,
-    h("p", { class: "soft" }, `${map.sample.length.toLocaleString()} of ${map.nodes.toLocaleString()} nodes, evenly over the degrees`), about];
+    h("p", { class: "soft" }, `${map.sample.length.toLocaleString()} of ${map.nodes.toLocaleString()} nodes, evenly along the order of degree`), about];
 }
 
 function mapPicture(sample, layer, show) {
-  const [width, height, left, bottom, top] = [760, 380, 48, 44, 12];
+  const width = matchMedia("(max-width: 44rem)").matches ? 400 : 760; // fewer units on a phone, so that words stay legible
+  const [height, left, bottom, top] = [380, 48, 44, 12];
   const degrees = sample.map((node) => Math.max(node.degree, 1));
   const [least, most] = [Math.min(...degrees), Math.max(...degrees, Math.min(...degrees) * 10)];
   const x = (degree) => left + 10 + ((width - left - 30) * Math.log(Math.max(degree, 1) / least)) / Math.log(most / least);
@@ -263,7 +264,7 @@ function mapPicture(sample, layer, show) {
   for (const p of [0, 0.5, 1]) picture.append(
     s("line", { class: "axis", x1: left, x2: width, y1: y(p), y2: y(p), "stroke-dasharray": p === 0.5 && "4 4" }),
     s("text", { x: left - 8, y: y(p) + 4, "text-anchor": "end" }, String(p)));
-  for (let power = 1; power <= most; power *= 10) for (const tick of [power, 2 * power, 5 * power]) {
+  for (let power = 1; power <= most; power *= 10) for (const tick of width > 400 ? [power, 2 * power, 5 * power] : [power, 3 * power]) {
     if (least <= tick && tick <= most) picture.append(s("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, tick.toLocaleString()));
   }
   picture.append(

@@ -1,0 +1,294 @@
+"""The service under load, from another process: start, latency at a fixed rate, twice the load it holds, and a soak.
+
+Requests leave on a fixed timetable, whether or not earlier ones have been answered, and a latency counts from the
+planned moment: a server that stalls cannot hide it. The soak mixes good, bad and hostile requests.
+
+    python benchmarks/bench_serve.py                          a Gowalla-sized run is trained for one step first
+    python benchmarks/bench_serve.py --run RUN --seconds 20 --minutes 30 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TARGETS = {"start_seconds": 3.0, "p99_ms": 25.0, "shed_p99_ms": 50.0}
+HEAD = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+REST = b"Content-Length: %d\r\nConnection: %s\r\n\r\n%s"
+
+
+def train(dataset: str, dim: int, out: Path) -> None:
+    """A run of the right size; one step of one batch is enough, since speed does not depend on what was learnt."""
+    sets = ["train.epochs=1", "train.batch_size=1000000", f"model.embedding_size={dim}", "model.gate_hidden=[64]"]
+    options = [word for each in sets for word in ("--set", each)]
+    command = [sys.executable, "-m", "hmlet", "train", dataset, "--model", "hmlet-end", "--out", str(out), *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+class Server:
+    """A `hmlet serve` process, and how long it took until it answered."""
+
+    def __init__(self, run: Path, *options: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "hmlet", "serve", str(run), "--port", str(self.port), *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while self.process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.01)
+        self.start_seconds = time.perf_counter() - start
+
+    def memory_mb(self) -> float:
+        text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+def post(path: str, body: Any, keep: bool = True) -> bytes:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return (HEAD + REST) % (path.encode(), len(content), b"keep-alive" if keep else b"close", content)
+
+
+class Client:
+    """Connections that are kept and reused."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def send(self, request: bytes) -> int:
+        """The status of the answer, read to its end; 0 where the connection broke."""
+        while self.idle:
+            reader, writer = self.idle.pop()
+            if not reader.at_eof():  # the server closes a connection that nobody used for some seconds
+                break
+            writer.close()
+        else:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                return 0
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+        except (OSError, asyncio.IncompleteReadError, ValueError):
+            writer.close()
+            return 0
+        if b"connection: close" in head.lower():
+            writer.close()
+        else:
+            self.idle.append((reader, writer))
+        return int(head[9:12])
+
+
+async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: int) -> dict[str, Any]:
+    """Latency of single-user requests that leave on a timetable."""
+    client, results = Client(port), []
+    requests = [post("/v1/recommend", {"users": [user], "k": k}) for user in users]
+
+    async def one(planned: float, request: bytes) -> None:
+        status = await client.send(request)
+        results.append((status, 1000 * (time.perf_counter() - planned)))
+
+    tasks, start = [], time.perf_counter() + 0.1
+    for at in range(int(rate * seconds)):
+        planned = start + at / rate
+        await asyncio.sleep(max(0.0, planned - time.perf_counter()))
+        tasks.append(asyncio.create_task(one(planned, requests[at % len(requests)])))
+    await asyncio.gather(*tasks)
+    by_status = {status: np.array([ms for each, ms in results if each == status]) for status, _ in results}
+    table = {
+        str(status): {"count": len(ms), **{f"p{q}_ms": round(float(np.percentile(ms, q)), 2) for q in (50, 99, 100)}}
+        for status, ms in by_status.items()
+    }
+    return {"rate": rate, "seconds": seconds, "answers": table}
+
+
+def hostile(users: list[Any], items: list[Any], dice: random.Random) -> tuple[bytes, set[int]]:
+    """A request of the soak, and the statuses that are right for it."""
+    user, item, deep = dice.choice(users), dice.choice(items), dice.choice([10, 100_000])
+    choices: list[tuple[bytes, set[int]]] = [
+        (post("/v1/recommend", {"users": [user], "k": 20}), {200}),
+        (post("/v1/recommend", {"users": dice.sample(users, 30), "k": 20}), {200}),
+        (post("/v1/recommend", {"items": dice.sample(items, 5), "k": 20}), {200}),
+        (post("/v1/explain", {"user": user, "item": item}), {200}),
+        (b"GET /v1/users?query=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % dice.randrange(1000), {200}),
+        (b"GET /v1/overview?limit=100 HTTP/1.1\r\nHost: localhost\r\n\r\n", {200}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", {200}),
+        (b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", {400}),
+        (post("/v1/recommend", {"users": ["nobody of this name"], "k": 20}), {404}),
+        (post("/v1/recommend", {"users": [user], "k": 10**30}), {422}),
+        (post("/v1/recommend", b'{"users": [1], "k": NaN}'), {422}),
+        (post("/v1/recommend", {"users": [0] * 10_000}), {422}),
+        (post("/v1/recommend", b"[" * deep), {422}),
+        (post("/v1/recommend", b'{"users": ["\xff"]}'), {400}),
+        (post("/v1/recommend", b" " * 2_000_000, keep=False), {413}),
+        (b"GET /" + b"%2e%2e/" * 50 + b"etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", {404}),
+        (b"\x00\x01\x02 garbage\r\n\r\n", {400}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n", {400}),
+    ]
+    return dice.choice(choices)
+
+
+async def soak(server: Server, minutes: float, users: list[Any], items: list[Any], clients: int = 4) -> dict[str, Any]:
+    """Statuses and memory over minutes of mixed requests, with a few clients that never finish theirs."""
+    client, statuses, wrong = Client(server.port), Counter[int](), Counter[str]()
+    end = time.monotonic() + 60 * minutes
+
+    async def worker(seed: int) -> None:
+        dice = random.Random(seed)
+        while time.monotonic() < end:
+            request, right = hostile(users, items, dice)
+            status = await client.send(request)
+            statuses[status] += 1
+            if status not in right | {0, 503}:  # 0: closed on us while we sent what it had refused already
+                wrong[f"{status} for {request[:60]!r}"] += 1
+
+    async def dawdler() -> None:
+        while time.monotonic() < end:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            try:
+                for byte in b"POST /v1/recommend HTTP/1.1\r\n":
+                    writer.write(bytes([byte]))
+                    await asyncio.sleep(1)
+                    if reader.at_eof() or time.monotonic() > end:
+                        break
+            except OSError:
+                pass
+            writer.close()
+
+    async def warm() -> float:
+        await asyncio.sleep(60 * min(minutes / 4, 1))
+        return server.memory_mb()
+
+    early, *_ = await asyncio.gather(
+        warm(), *(worker(seed) for seed in range(clients)), *(dawdler() for _ in range(20))
+    )
+    return {
+        "minutes": minutes,
+        "requests": sum(statuses.values()),
+        "statuses": {str(status): count for status, count in sorted(statuses.items())},
+        "wrong": dict(wrong),
+        "errors_5xx": sum(count for status, count in statuses.items() if status >= 500 and status != 503),
+        "memory_mb": {"after_warm_up": round(early, 1), "at_the_end": round(server.memory_mb(), 1)},
+        "alive": server.process.poll() is None,
+    }
+
+
+async def slow_crowd(port: int, crowd: int, rate: float, users: list[Any]) -> dict[str, Any]:
+    """How long clients of one byte a second are borne, and what ordinary requests notice of them."""
+    lives: list[float] = []
+
+    async def drip() -> None:
+        start = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in b"POST /v1/recommend HTTP/1.1\r\n" * 2:
+            writer.write(bytes([byte]))
+            try:
+                await asyncio.wait_for(reader.read(1), 1)
+                break  # an answer or an end: both mean closed
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        lives.append(time.perf_counter() - start)
+        writer.close()
+
+    drips = [asyncio.create_task(drip()) for _ in range(crowd)]
+    await asyncio.sleep(2)
+    ordinary = await at_rate(port, rate, 5, users, 20)
+    await asyncio.gather(*drips)
+    return {"clients": crowd, "longest_life_seconds": round(max(lives), 2), "ordinary": ordinary}
+
+
+def measure(run: Path, options: argparse.Namespace) -> dict[str, Any]:
+    from hmlet.api import Run
+
+    data = Run.open(run).data
+    users, items = data.users.ids.to_pylist(), data.items.ids.to_pylist()
+    random.Random(0).shuffle(users)
+    serve_options = ["--approximate"] if options.approximate else []
+    starts = []
+    for _ in range(options.starts):
+        server = Server(run, *serve_options)
+        starts.append(round(server.start_seconds, 2))
+        if len(starts) < options.starts:
+            server.stop()
+    result: dict[str, Any] = {
+        "data": {"users": len(users), "items": len(items)},
+        "start_seconds": {"each": starts, "median": float(np.median(starts))},
+    }
+    try:
+        asyncio.run(at_rate(server.port, 50, 2, users, 20))  # the first requests touch the mapped pages
+        before = server.cpu_seconds()
+        result["load"] = asyncio.run(at_rate(server.port, options.rate, options.seconds, users, 20))
+        used = server.cpu_seconds() - before
+        result["load"]["server_cpu_ms_per_request"] = round(1000 * used / (options.rate * options.seconds), 2)
+        result["overload"] = asyncio.run(at_rate(server.port, options.overload, 5, users, 20))
+        time.sleep(5)
+        result["after_overload"] = asyncio.run(at_rate(server.port, options.rate, 5, users, 20))
+        result["slow_crowd"] = asyncio.run(slow_crowd(server.port, options.crowd, options.rate, users))
+        if options.minutes:
+            result["soak"] = asyncio.run(soak(server, options.minutes, users, items))
+    finally:
+        result["exit_status"] = server.stop()
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="a finished run; without it one is trained")
+    parser.add_argument("--dataset", default="gowalla")
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=200, help="requests a second")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--overload", type=float, default=1000, help="requests a second, more than it holds")
+    parser.add_argument("--minutes", type=float, default=0.5, help="of mixed good, bad and hostile requests")
+    parser.add_argument("--crowd", type=int, default=1000, help="clients of one byte a second")
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--approximate", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with tempfile.TemporaryDirectory() as folder:
+        run = options.run or Path(folder) / "run"
+        if options.run is None:
+            train(options.dataset, options.dim, run)
+        result = measure(run, options)
+    result["hardware"] = {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    result["targets"] = TARGETS
+    print(json.dumps(result) if options.json else json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
