@@ -13,7 +13,16 @@ from hmlet.cli.console import app, report_error
 from hmlet.errors import HmletError
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
-_COMMANDS = (analyze, compare, evaluate, recommend, report, serve, train, tune)  # they register themselves when they are imported
+_COMMANDS = (
+    analyze,
+    compare,
+    evaluate,
+    recommend,
+    report,
+    serve,
+    train,
+    tune,
+)  # they register themselves when they are imported
 
 
 def main(argv: Sequence[str] | None = None) -> int:

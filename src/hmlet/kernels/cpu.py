@@ -31,7 +31,6 @@ def _bag(indptr: Tensor, neighbours: Tensor, weights: Tensor, x_ND: Tensor) -> T
 
 def compact(indptr: Tensor, neighbours: Tensor, weights: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The CSR of the kept entries alone: dropping edges makes the product cheaper instead of multiplying by zero."""
-    before = torch.zeros(len(kept) + 1, dtype=indptr.dtype, device=indptr.device)
-    torch.cumsum(kept, 0, dtype=indptr.dtype, out=before[1:])
     where = kept.nonzero().squeeze(1)
-    return before[indptr.long()], neighbours[where], weights[where]
+    before = torch.searchsorted(where, indptr.long())
+    return before.to(indptr.dtype), neighbours.index_select(0, where), weights.index_select(0, where)

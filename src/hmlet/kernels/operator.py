@@ -81,7 +81,9 @@ class Operator:
             )
             return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
         kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, int(key))).to(self.edges.device)
-        indptr, neighbours, weights = cpu.compact(self.indptr, self.neighbours, self.weights, kept[self.edges])
+        indptr, neighbours, weights = cpu.compact(
+            self.indptr, self.neighbours, self.weights, kept.index_select(0, self.edges)
+        )
         return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate), key=key)
 
     def __call__(self, x_ND: Tensor) -> Tensor:
