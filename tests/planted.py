@@ -47,12 +47,12 @@ def checkerboard(blocks: int = 2, users: int = 24, items: int = 12) -> Dataset:
 
 
 def crowd_and_ring(seed: int, users: int = 120) -> tuple[Dataset, npt.NDArray[np.bool_]]:
-    """A data set of two unconnected halves that want opposite propagation, and which nodes are of the first half.
+    """A data set of two unconnected halves made to want opposite propagation, and which nodes are of the first half.
 
-    The crowd is better served by the non-linear branch φ(Â e⁰): a user likes a fine group of 10 items, misses two of
-    them and has five, but also has 8 random items of the 70 others. Three hops already lead anywhere; a short reach
-    keeps the group. The ring is better served by the linear branch: user p has just the items p and p + 1 of a
-    cycle, and the held-out p - 2 and p + 3 are five hops away, farther than φ(Â e⁰) sees.
+    The crowd should want the short reach of the non-linear branch φ(Â e⁰): a user likes a fine group of 10 items and
+    has five of them in training, but also 8 random items of the 70 others, so three hops lead anywhere. The ring
+    should want the linear branch: user p has just the items p and p + 1 of a cycle, and the held-out p - 2 and p + 3
+    are five hops away. Trained to the end, only the ring turned out as meant (docs/log.md).
     """
     rng = np.random.default_rng(seed)
     groups, size, own, foreign = 8, 10, 5, 8
