@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from hmlet.data import PARTS, Csr, Dataset, Interactions, Vocabulary
@@ -43,6 +44,34 @@ def checkerboard(blocks: int = 2, users: int = 24, items: int = 12) -> Dataset:
         test.append((user, held[1]))
         train += [(user, item) for item in own if item not in held]
     return dataset(blocks * users, blocks * items, "checkerboard", train=train, valid=valid, test=test)
+
+
+def crowd_and_ring(seed: int, users: int = 120) -> tuple[Dataset, npt.NDArray[np.bool_]]:
+    """A data set of two unconnected halves made to want opposite propagation, and which nodes are of the first half.
+
+    The crowd should want the short reach of the non-linear branch φ(Â e⁰): a user likes a fine group of 10 items and
+    has five of them in training, but also 8 random items of the 70 others, so three hops lead anywhere. The ring
+    should want the linear branch: user p has just the items p and p + 1 of a cycle, and the held-out p - 2 and p + 3
+    are five hops away. Trained to the end, only the ring turned out as meant (docs/log.md).
+    """
+    rng = np.random.default_rng(seed)
+    groups, size, own, foreign = 8, 10, 5, 8
+    crowd = groups * size
+    train, valid, test = [], [], []
+    for user in range(users):
+        group_items = user % groups * size + rng.permutation(size)
+        others = np.setdiff1d(np.arange(crowd), group_items)
+        valid.append((user, int(group_items[0])))
+        test.append((user, int(group_items[1])))
+        liked = [*group_items[2 : 2 + own], *rng.choice(others, foreign, replace=False)]
+        train += [(user, int(item)) for item in liked]
+    for place in range(users):
+        user, ends = users + place, rng.permutation([place - 2, place + 3])
+        train += [(user, crowd + step % users) for step in (place, place + 1)]
+        valid.append((user, crowd + int(ends[0]) % users))
+        test.append((user, crowd + int(ends[1]) % users))
+    data = dataset(2 * users, crowd + users, "crowd-and-ring", train=train, valid=valid, test=test)
+    return data, np.repeat([True, False, True, False], [users, users, crowd, users])
 
 
 def random_pairs(seed: int, n_users: int, n_items: int, share: float) -> list[tuple[int, int]]:
