@@ -15,7 +15,7 @@ $(READY): $(wildcard requirements*.lock) pyproject.toml scripts/bootstrap.py
 	@$(PYTHON) scripts/bootstrap.py $(VENV)
 
 demo: $(READY) ## set up, and run the main job on the embedded data set
-	$(BIN)/hmlet data stats debian
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/demo.sh
 
 test: check pytest ## set up, and run every check that CI runs
 
