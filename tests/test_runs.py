@@ -259,12 +259,13 @@ class FailingDisk:
 
 @pytest.mark.parametrize(("number", "for_ever"), [(errno.EIO, False), (errno.ENOSPC, True)], ids=["EIO", "ENOSPC"])
 def test_a_training_survives_any_failing_file_operation(
-    number: int, for_ever: bool, data: Dataset, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    number: int, for_ever: bool, data: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """N = 1, 2, … until a training gets through. Each time it says where; the last checkpoint loads; resume ends it."""
-    whole = Run.open(finished).factors
-    command = ["train", str(data.path), "--model", "hmlet-end", "--device", "cpu", "--resume"]
-    command += [part for setting in SETTINGS for part in ("--set", setting)]
+    command = ["train", str(data.path), "--model", "bpr", "--device", "cpu", "--resume"]
+    command += [part for setting in SETTINGS[:5] for part in ("--set", setting)]
+    assert main([*command, "--out", str(tmp_path / "whole")]) == 0
+    whole = Run.open(tmp_path / "whole").factors
     failing, clean = 0, False
     while not clean:
         failing += 1
@@ -278,7 +279,8 @@ def test_a_training_survives_any_failing_file_operation(
         assert clean or str(out) in errors, failing
         assert not list(out.glob("*.tmp")), failing
         if not clean:
-            assert (out / RECORD).is_file() is False or RunDirectory.open(out).load_checkpoint() is not NotImplemented
+            if (out / RECORD).is_file():
+                RunDirectory.open(out).load_checkpoint()
             assert main([*command, "--out", str(out)]) == 0, (failing, capfd.readouterr().err)
         assert all(torch.equal(a, b) for a, b in zip(Run.open(out).factors, whole, strict=True)), failing
         shutil.rmtree(out)
