@@ -16,16 +16,16 @@ CORE = ("torch", "numpy", "scipy", "pyarrow", "safetensors", "pydantic", "typer"
 # Python runs a module of this name at its start, in child processes too.
 SITECUSTOMIZE = """\
 import sys
+from importlib.machinery import PathFinder
 
 FORBIDDEN = frozenset({forbidden!r})
 
-class Bare:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] in FORBIDDEN:
-            raise ModuleNotFoundError(f"No module named {{name!r}} (bare imports)", name=name)
+class Bare(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in FORBIDDEN else super().find_spec(name, path, target)
 
-sys.meta_path.insert(0, Bare)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Bare  # what is forbidden is not found, also by those who only ask
 """
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,15 @@ class RunDirectory:
     def open(cls, path: Path | str) -> RunDirectory:
         """An existing run directory, finished or not; its record is checked here, other files when they are read."""
         path = Path(path)
-        if not (path / RECORD).is_file():
+        if not cls(path, {}).file(RECORD).is_file():
             problem = "is not a run directory (it has no run.json)" if path.exists() else "does not exist"
             raise RunError(f"{path} {problem}", "train one with `hmlet train DATA --model MODEL --out RUN`")
         try:
-            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+            with _reading(path / RECORD):
+                record = json.loads((path / RECORD).read_text(encoding="utf-8"))
             checksum = record.pop("checksum")
             version = record["format_version"]
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunError(f"{path / RECORD} cannot be read ({error!r})", "restore it from a copy") from error
         if checksum != _json_checksum(record):
             raise RunError(f"{path / RECORD} is damaged (its checksum differs)", "restore it from a copy")
@@ -124,11 +125,10 @@ class RunDirectory:
                 self.record.setdefault("files", {})[name] = _sha256(temporary)
             os.replace(temporary, target)
             _flush(self.path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise RunError(
-                f"cannot write {target}: {error.strerror or error}", "free some space or mend the disk"
-            ) from error
+        except (OSError, SafetensorError) as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise _unwritable(target, error) from error
 
     def write_bytes(self, name: str, content: bytes) -> None:
         self.write(name, lambda path: _save_bytes(path, content))
@@ -162,12 +162,13 @@ class RunDirectory:
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row, allow_nan=False) + "\n")
         except OSError as error:
-            raise RunError(
-                f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}", "free some space"
-            ) from error
+            raise _unwritable(self.path / "metrics.jsonl", error) from error
 
     def remove(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(self.path / name, error) from error
         self.record.get("files", {}).pop(name, None)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -175,20 +176,33 @@ class RunDirectory:
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
 
+    def file(self, name: str) -> Path:
+        """The path of a file in the directory itself. A run may come from a stranger: nothing leads out of it."""
+        path = self.path / name
+        if Path(name).name != name:
+            raise RunError(f"{path} would lie outside the run", "do not trust this run")
+        if path.is_symlink():
+            raise RunError(f"{path} is a symbolic link", "put the file itself there")
+        return path
+
     def checked(self, name: str) -> Path:
         """The path of a recorded file whose content is what the record says."""
-        path = self.path / name
+        path = self.file(name)
         expected = self.record.get("files", {}).get(name)
         if expected is None or not path.is_file():
             raise RunError(f"{path} is missing", "the run is incomplete: finish it with --resume or train again")
-        if _sha256(path) != expected:
+        with _reading(path):
+            found = _sha256(path)
+        if found != expected:
             raise RunError(
                 f"{path} is damaged or of another run (its checksum differs from run.json)", "restore it from a copy"
             )
         return path
 
     def read_bytes(self, name: str) -> bytes:
-        return self.checked(name).read_bytes()
+        path = self.checked(name)
+        with _reading(path):
+            return path.read_bytes()
 
     def read_json(self, name: str) -> Any:
         return json.loads(self.read_bytes(name))
@@ -199,14 +213,14 @@ class RunDirectory:
     def read_tensors(self, name: str, device: str = "cpu") -> dict[str, Tensor]:
         """A recorded safetensors file, memory-mapped."""
         path = self.checked(name)
-        with safe_open(path, framework="pt", device=device) as file:
+        with _reading(path), safe_open(path, framework="pt", device=device) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""
-        if not self.has("metrics.jsonl"):
+        if not self.finished and not self.has("metrics.jsonl"):
             return []
-        text = self.read_bytes("metrics.jsonl") if self.finished else (self.path / "metrics.jsonl").read_bytes()
+        text = self.read_bytes("metrics.jsonl") if self.finished else self.file("metrics.jsonl").read_bytes()
         return [json.loads(line) for line in text.splitlines() if line.strip()]
 
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -222,11 +236,16 @@ class RunDirectory:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        self.write_tensors(CHECKPOINT, tensors, {"state": json.dumps(state, allow_nan=False)}, record=False)
+        metadata = {"state": json.dumps(state, allow_nan=False), "run": self._identity()}
+        self.write_tensors(CHECKPOINT, tensors, metadata, record=False)
+
+    def _identity(self) -> str:
+        """A checksum of recipe and data: what a run's checkpoint carries, and no other run's does."""
+        return _json_checksum([self.record["files"]["config.toml"], self.record["data"]["fingerprint"]])
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The tensors and the loop state of the last checkpoint, or None where none has been written."""
-        path = self.path / CHECKPOINT
+        path = self.file(CHECKPOINT)
         if not path.is_file():
             return None
         if self.record["format_version"] != FORMAT_VERSION:
@@ -239,15 +258,22 @@ class RunDirectory:
             raise RunError(f"{path} is damaged ({error})", "delete it to train from the start") from error
         if metadata.pop("checksum", "") != _tensor_checksum(tensors, metadata):
             raise RunError(f"{path} is damaged (its checksum differs)", "delete it to train from the start")
+        if metadata["run"] != self._identity():
+            raise RunError(f"{path} is of another run", "put the right one there, or delete it to train from the start")
         return tensors, json.loads(metadata["state"])
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory alone. The system drops the lock of a process that died, so none can be stale."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "run.lock").open("a") as file:
+        path = self.path / "run.lock"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RunError(
                     f"{self.path} is being written by another process", "wait for it, or stop it first"
@@ -255,6 +281,22 @@ class RunDirectory:
             for leftover in self.path.glob(f"*{TEMPORARY}"):
                 leftover.unlink()
             yield
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Names the file in what the system or safetensors say against reading it."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot read {path}: {error}", "mend the disk, or restore it from a copy") from error
+
+
+def _unwritable(path: Path, error: Exception) -> RunError:
+    reason = getattr(error, "strerror", None) or error
+    return RunError(f"cannot write {path}: {reason}", "free some space or mend the disk")
 
 
 def _save_bytes(path: Path, content: bytes) -> None:
@@ -275,8 +317,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _json_checksum(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+def _json_checksum(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _tensor_checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:

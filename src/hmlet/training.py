@@ -175,7 +175,8 @@ class Trainer:
         """Record a finished epoch, with an evaluation where one is due; returns its row of metrics.jsonl."""
         state, train = self.state, self.recipe.train
         row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss(epoch)}
-        if epoch % train.validate_every == 0 or epoch == train.epochs:
+        due = epoch % train.validate_every == 0 or epoch == train.epochs
+        if due and self.data.count("valid"):  # with nothing to validate on, the last epoch is the model
             row |= self._validate(epoch)
         state.seconds += time.monotonic() - self._started_at
         self._started_at = time.monotonic()
@@ -308,7 +309,8 @@ class _StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.made = True
-        signal.signal(number, signal.SIG_DFL)
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():

@@ -124,6 +124,8 @@ class Search:
         """
         if sampler not in get_args(Sampler):
             raise ConfigError(f"there is no sampler {sampler!r}", f"use {', '.join(get_args(Sampler))}")
+        if not self.data.count("valid"):
+            raise ConfigError(f"{self.data.name} has no validation part to choose by", "prepare it with a --split")
         if trials is not None and trials < 1:
             raise ConfigError(f"trials = {trials} is not positive", "use --trials 20, say")
         self._check_ends()

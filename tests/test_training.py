@@ -1,0 +1,303 @@
+"""The loop: what it records, what it selects, and how it stops. (Kills and resume: test_resume.py.)"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bare import run_bare
+from planted import checkerboard, dataset, random_pairs
+
+from hmlet import planning, steps, training
+from hmlet.api import Run
+from hmlet.cli import main
+from hmlet.config import Recipe, resolve
+from hmlet.data import Dataset
+from hmlet.errors import ConfigError, RunError, TrainingError
+from hmlet.evaluation import evaluate
+from hmlet.runs import CHECKPOINT, RunDirectory
+from hmlet.tuning import tune
+
+# 480 training pairs: eight steps an epoch, and a checkpoint before each.
+SETTINGS = [
+    "train.epochs=4", "train.batch_size=64", "train.learning_rate=0.02", "train.validate_every=2",
+    "train.checkpoint_seconds=0", "model.embedding_size=8",
+]  # fmt: skip
+STEPS_AN_EPOCH = 8
+
+
+def recipe(model: str = "bpr", *overrides: str) -> Recipe:
+    gates = ["model.gate_hidden=[8]", "model.gate_warmup=1"] if model.startswith("hmlet") else []
+    return resolve(model, overrides=[*SETTINGS, *gates, *overrides])
+
+
+def fit(out: Path, how: Recipe | None = None, data: Dataset | None = None, **options: Any) -> RunDirectory:
+    return training.fit(data or checkerboard(), how or recipe(), out, device="cpu", **options)
+
+
+def same(one: RunDirectory, other: RunDirectory) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.factors(), other.factors(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A training that nothing disturbed."""
+    return fit(tmp_path_factory.mktemp("whole") / "run")
+
+
+# -- what is recorded and selected --------------------------------------------------------------------------------
+
+
+def test_metrics_have_a_row_an_epoch_and_an_evaluation_where_one_is_due(tmp_path: Path) -> None:
+    run = fit(tmp_path / "run", recipe("hmlet-end", "train.epochs=5", "train.checkpoint_seconds=60"))
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["epoch"] for row in rows if "valid" in row] == [2, 4, 5]  # every second, and the last
+    assert rows[0].keys() == {"epoch", "loss", "seconds"}
+    assert rows[1].keys() == {"epoch", "loss", "seconds", "valid", "temperature", "gate_share"}
+    assert rows[1]["gate_share"].keys() == {"3", "4"}
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+    assert run.metrics() == rows
+
+
+def test_the_listener_hears_of_every_epoch(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    run = fit(tmp_path / "run", listener=events.append)
+    own = [{key: value for key, value in event.items() if key not in ("epochs", "best")} for event in events]
+    assert own == run.metrics()
+    assert [event["epochs"] for event in events] == [4] * 4
+    assert events[0]["best"] == {"epoch": 0, "ndcg": -1.0}
+    assert events[-1]["best"] == {"epoch": run.record["best_epoch"], "ndcg": run.record["valid"]["ndcg"]}
+
+
+def test_patience_ends_a_training_that_no_longer_improves(tmp_path: Path) -> None:
+    still = ["train.learning_rate=1e-12", "train.epochs=50", "train.validate_every=1", "train.patience=2"]
+    run = fit(tmp_path / "run", recipe("bpr", *still))
+    assert (run.record["best_epoch"], run.record["epochs"]) == (1, 3)
+
+
+def test_without_a_validation_part_the_last_epoch_counts(tmp_path: Path) -> None:
+    data = dataset(20, 12, train=random_pairs(1, 20, 12, 0.4))
+    run = fit(tmp_path / "run", recipe("bpr", "train.validate_every=1", "train.patience=1"), data)
+    assert (run.record["best_epoch"], run.record["epochs"], run.record["valid"]) == (4, 4, None)
+    with pytest.raises(ConfigError, match="no validation part"):
+        tune(data, recipe(), {"train.l2": (0.0, 0.1)}, tmp_path / "search")
+
+
+@pytest.mark.parametrize("model", ["bpr", "hmlet-end", "wrmf"])
+def test_the_stored_factors_are_those_of_the_best_validation(model: str, tmp_path: Path) -> None:
+    """On noise the best epoch is seldom the last, so factors of another epoch would show."""
+    pairs = random_pairs(3, 30, 40, 0.3)
+    data = dataset(30, 40, train=pairs[::2], valid=pairs[1::2])
+    run = fit(tmp_path / "run", recipe(model, "train.epochs=8", "train.validate_every=1"), data)
+    values = {row["epoch"]: row["valid"]["ndcg"] for row in run.metrics()}
+    best = max(values, key=lambda epoch: (values[epoch], -epoch))
+    assert best < 8
+    assert run.record["best_epoch"] == best
+    found = evaluate(run.factors(), data, "valid", "train", 20).metrics
+    assert run.record["valid"] == pytest.approx(found, abs=1e-12)
+    assert found["ndcg"] == pytest.approx(values[best], abs=1e-12)
+
+
+def test_the_test_part_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunDirectory) -> None:
+    data = Dataset.load(checkerboard().save(tmp_path / "data"))  # its fingerprint, which covers all parts, is known
+    allowed = Dataset.slice
+
+    def guarded(self: Dataset, part: str) -> slice:
+        assert part != "test", "training reads the test part"
+        return allowed(self, part)
+
+    monkeypatch.setattr(Dataset, "slice", guarded)
+    assert same(fit(tmp_path / "run", data=data), whole)
+
+
+def test_another_test_part_changes_nothing(tmp_path: Path, whole: RunDirectory) -> None:
+    plain = checkerboard()
+    train, valid = (
+        list(zip(plain.user[plain.slice(part)].tolist(), plain.item[plain.slice(part)].tolist(), strict=True))
+        for part in ("train", "valid")
+    )
+    other = dataset(plain.n_users, plain.n_items, train=train, valid=valid, test=[(0, 1), (1, 0)])
+    assert same(fit(tmp_path / "run", data=other), whole)
+
+
+# -- how it stops -------------------------------------------------------------------------------------------------
+
+
+def test_a_listener_may_stop_it_and_it_can_go_on(tmp_path: Path, whole: RunDirectory) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        if event["epoch"] == 2:
+            raise training.StopTraining
+
+    with pytest.raises(training.StopTraining):
+        fit(tmp_path / "run", listener=stop)
+    assert not RunDirectory.open(tmp_path / "run").finished
+    with pytest.raises(RunError, match="not finished"):
+        Run.open(tmp_path / "run")
+    assert same(fit(tmp_path / "run", resume=True), whole)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_non_finite_loss_stops_before_the_parameters_move(
+    wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunDirectory
+) -> None:
+    taken: list[steps.GradientSteps] = []
+    sound = steps.GradientSteps.loss
+
+    def loss(self: steps.GradientSteps) -> torch.Tensor:
+        taken.append(self)
+        return sound(self) * (wrong if len(taken) == STEPS_AN_EPOCH + 3 else 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps.GradientSteps, "loss", loss)
+        with pytest.raises(TrainingError, match="epoch 2, at batch 3"):
+            fit(tmp_path / "run")
+    assert len(taken) == STEPS_AN_EPOCH + 3
+    saved = RunDirectory.open(tmp_path / "run").load_checkpoint()
+    assert saved is not None
+    assert saved[1]["step"] == STEPS_AN_EPOCH + 2
+    assert torch.equal(saved[0]["model.embedding"], taken[-1].model.embedding.detach())
+    assert same(fit(tmp_path / "run", resume=True), whole)
+
+
+def test_a_step_size_that_explodes_is_noticed_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"epoch 1, at batch 2 .*lower train\.learning_rate"):
+        fit(tmp_path / "run", recipe("bpr", "train.learning_rate=1e30"))
+    assert not RunDirectory.open(tmp_path / "run").finished
+
+
+def test_resume_refuses_other_data_and_another_recipe(tmp_path: Path) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        raise training.StopTraining
+
+    with pytest.raises(training.StopTraining):
+        fit(tmp_path / "run", listener=stop)
+    before = (tmp_path / "run" / CHECKPOINT).read_bytes()
+    with pytest.raises(RunError, match="other data"):
+        fit(tmp_path / "run", data=checkerboard(users=12), resume=True)
+    with pytest.raises(RunError, match="another recipe"):
+        fit(tmp_path / "run", recipe("bpr", "train.learning_rate=0.01"), resume=True)
+    with pytest.raises(RunError, match="exists already"):
+        fit(tmp_path / "run")
+    assert (tmp_path / "run" / CHECKPOINT).read_bytes() == before
+
+
+def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
+    run = fit(tmp_path / "run")
+    before = (run.path / "run.json").read_bytes()
+    assert fit(run.path, resume=True).record == run.record
+    assert (run.path / "run.json").read_bytes() == before
+
+
+def test_too_little_memory_is_noticed_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "free_memory", lambda device: 1_000_000)
+    with pytest.raises(TrainingError, match=r"needs about .* 0\.00 GB is free.*embedding_size"):
+        fit(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# -- real processes -----------------------------------------------------------------------------------------------
+
+# `python -c CHILD "SIGINT SIGTERM" train …` sends itself these signals in the middle of its 11th step; "wait" makes
+# it say so there, and go on when its standard input ends.
+CHILD = """
+import os, signal, sys
+from hmlet.cli import main
+from hmlet.steps import GradientSteps
+
+act, taken, sound = sys.argv.pop(1), 0, GradientSteps.loss
+
+def loss(self):
+    global taken
+    taken += 1
+    if taken == 11 and act == "wait":
+        print("waiting", flush=True)
+        sys.stdin.read()
+    elif taken == 11:
+        for name in act.split():
+            os.kill(os.getpid(), signal.Signals[name])
+    return sound(self)
+
+GradientSteps.loss = loss
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkerboard().save(tmp_path_factory.mktemp("prepared") / "data")
+
+
+def arguments(prepared: Path, out: Path) -> list[str]:
+    chosen = [part for setting in SETTINGS for part in ("--set", setting)]
+    return ["train", str(prepared), "--model", "bpr", "--device", "cpu", "--out", str(out), *chosen]
+
+
+def start(act: str, prepared: Path, out: Path) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", CHILD, act, *arguments(prepared, out)]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_saves_and_says_how_to_go_on(name: str, prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
+    out = tmp_path / "run"
+    process = start(name, prepared, out)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 130, errors
+    assert "--resume" in errors
+    assert "Traceback" not in errors
+    saved = RunDirectory.open(out).load_checkpoint()
+    assert saved is not None
+    assert saved[1]["step"] == 11  # the step in which the signal came is done, and no other
+    assert main([*arguments(prepared, out), "--resume"]) == 0
+    assert same(RunDirectory.open(out), whole)
+
+
+@pytest.mark.parametrize("names", ["SIGINT SIGINT", "SIGINT SIGTERM"])
+def test_a_second_signal_ends_it_at_once(names: str, prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
+    out = tmp_path / "run"
+    process = start(names, prepared, out)
+    process.communicate(timeout=100)
+    assert process.returncode == -signal.Signals[names.split()[1]]
+    saved = RunDirectory.open(out).load_checkpoint()
+    assert saved is not None
+    assert saved[1]["step"] == 10  # the one before the step that never ended
+    assert main([*arguments(prepared, out), "--resume"]) == 0
+    assert same(RunDirectory.open(out), whole)
+
+
+def test_of_two_processes_one_writes(prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
+    out = tmp_path / "run"
+    process = start("wait", prepared, out)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    for resume in (True, False):
+        with pytest.raises(RunError, match="another process"):
+            fit(out, data=Dataset.load(prepared), resume=resume)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert same(RunDirectory.open(out), whole)
+
+
+def test_training_needs_the_core_dependencies_only(prepared: Path, tmp_path: Path) -> None:
+    """As on a GPU box with little more than PyTorch: train, evaluate and analyze a prepared directory."""
+    settings = [part for setting in [*SETTINGS, "model.gate_hidden=[8]"] for part in ("--set", setting)]
+    for command in (
+        ["train", str(prepared), "--model", "hmlet-end", "--device", "cpu", "--out", "run", *settings],
+        ["evaluate", "run", "--json"],
+        ["analyze", "run", "--json"],
+    ):
+        done = run_bare(tmp_path, "-m", "hmlet", *command)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "gates.parquet").is_file()
