@@ -11,8 +11,8 @@ quick=(--set train.epochs=30 --set train.batch_size=4096 --set train.learning_ra
 say train debian --model hmlet-end --out "$out/hmlet-end" "${quick[@]}" --set model.gate_warmup=10
 say train debian --model lightgcn --out "$out/lightgcn" "${quick[@]}"
 say compare "$out/hmlet-end" "$out/lightgcn"
-say recommend "$out/hmlet-end" --user gimp --user python3-numpy -k 5
-say explain "$out/hmlet-end" --user gimp --item libwebp7
+say recommend "$out/hmlet-end" --user gimp --user kdenlive -k 5
+say explain "$out/hmlet-end" --user gimp --item libgtk-3-0
 hmlet analyze "$out/hmlet-end" >/dev/null
 say report "$out/hmlet-end" "$out/lightgcn" --out "$out/report.html"
 printf '\nOpen %s in a browser. To explore: .venv/bin/hmlet serve %s, then http://127.0.0.1:8000\n' "$out/report.html" "$out/hmlet-end"

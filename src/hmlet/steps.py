@@ -70,8 +70,10 @@ class GradientSteps:
         self.temperature = torch.ones((), device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager_steps = 0
+        self.at = (0, 0)  # the epoch and batch of the last step
 
     def take(self, step: int, epoch: int) -> None:
+        self.at = (epoch, step % self.per_epoch)
         if step % self.per_epoch == 0 or self.eager_steps == 0:
             self._enter(epoch)
         if self.graph is not None:
@@ -82,7 +84,7 @@ class GradientSteps:
             if self.on_cuda and self.eager_steps == WARM_UP:
                 self._capture()
         if not self.on_cuda or step % LOOK_EVERY == 0:
-            self._look(epoch, step % self.per_epoch)
+            self._look()
 
     def _enter(self, epoch: int) -> None:
         """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
@@ -117,10 +119,10 @@ class GradientSteps:
             self._step()
         self.graph = graph
 
-    def _look(self, epoch: int, batch: int) -> None:
+    def _look(self) -> None:
         if self.broken:
             raise TrainingError(
-                f"the loss became non-finite in epoch {epoch + 1}, at batch {batch + 1} or shortly before",
+                f"the loss became non-finite in epoch {self.at[0] + 1}, at batch {self.at[1] + 1} or shortly before",
                 "lower train.learning_rate; the last good checkpoint is kept, and --resume starts from it",
             )
 
@@ -138,13 +140,13 @@ class GradientSteps:
         return loss + train.l2 * penalty(model.embedding.index_select(0, rows_3B).chunk(3), weights)
 
     def mean_loss(self, epoch: int) -> float:
-        self._look(epoch - 1, self.per_epoch - 1)
+        self._look()
         mean = float(self.loss_sum) / self.per_epoch
         self.loss_sum.zero_()
         return mean
 
     def tensors(self) -> dict[str, Tensor]:
-        self._look(0, 0)  # a broken model is never saved
+        self._look()  # a broken model is never saved
         saved = {"loss_sum": self.loss_sum, "generator": self.generator.get_state()}
         for at, parameter in enumerate(self.parameters):
             for name, tensor in self.optimizer.state.get(parameter, {}).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?%)?")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 
@@ -44,15 +47,16 @@ def note(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A plain aligned table: first column left, the rest right."""
+    """A plain aligned table: numbers to the right, words to the left."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [
         max(len(name), *(len(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)
     ]
+    numeric = [all(_NUMBER.fullmatch(row[at]) for row in cells) for at in range(len(columns))]
     for row in [list(columns), ["-" * width for width in widths], *cells]:
         padded = [
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
         print_line("  ".join(padded).rstrip())
 

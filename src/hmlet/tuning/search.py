@@ -194,8 +194,11 @@ class Search:
             if states.WAITING in left:
                 try:
                     study.optimize(self.attempt, n_trials=1, catch=(_NoValue,))
-                except optuna.exceptions.UpdateFinishedTrialError:
-                    continue  # this process slept longer than the grace, and its trial was given away
+                except (optuna.exceptions.UpdateFinishedTrialError, ValueError) as error:
+                    # Another process has told this trial: it was popped twice, or given away after the grace.
+                    if isinstance(error, ValueError) and "Cannot tell" not in str(error):
+                        raise
+                    continue
                 self.write(study)
             elif states.RUNNING in left:
                 time.sleep(backend.POLL_S)
