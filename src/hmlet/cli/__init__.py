@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hmlet.cli import analyze, compare, data, evaluate, recommend, report, serve, train, tune
+from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, serve, train, tune
 from hmlet.cli.console import app, report_error
 from hmlet.errors import HmletError
 
@@ -16,6 +16,7 @@ app.add_typer(data.app, name="data", no_args_is_help=False)
 _COMMANDS = (
     analyze,
     compare,
+    doctor,
     evaluate,
     recommend,
     report,
