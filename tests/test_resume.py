@@ -25,7 +25,7 @@ from planted import checkerboard
 from hmlet.data import Dataset
 from hmlet.runs import RunDirectory
 
-# A process that has imported everything forks a child for each training, so that 200 of them cost seconds, not hours.
+# A process that has imported everything forks a child for each training, so that none pays for the imports again.
 # It reads `[operation, [argument, …]]` a line, answers with the child's pid, and then with how the child ended. The
 # child kills itself at its operation-th file operation (never, where that is 0).
 ZYGOTE = """
