@@ -179,7 +179,7 @@ def test_names_that_lead_outside_are_not_followed(copy: Path, tmp_path: Path) ->
     outside.write_text("secret")
     record = json.loads((copy / RECORD).read_text())
     del record["checksum"]
-    record["files"] |= {name: runs._sha256(outside) for name in ("../x", str(outside))}
+    record["files"] |= {name: runs.sha256(outside) for name in ("../x", str(outside))}
     (copy / RECORD).write_text(json.dumps({**record, "checksum": _json_checksum(record)}))
     run = Run.open(copy)
     assert run.evaluate("valid").metrics  # reads and writes as ever

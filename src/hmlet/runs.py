@@ -27,6 +27,7 @@ from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
+from hmlet.data.dataset import sha256
 from hmlet.errors import RunError
 from hmlet.version import VERSION
 
@@ -122,7 +123,7 @@ class RunDirectory:
             save(temporary)
             _flush(temporary)
             if record:
-                self.record.setdefault("files", {})[name] = _sha256(temporary)
+                self.record.setdefault("files", {})[name] = sha256(temporary)
             os.replace(temporary, target)
             _flush(self.path)
         except (OSError, SafetensorError) as error:
@@ -192,7 +193,7 @@ class RunDirectory:
         if expected is None or not path.is_file():
             raise RunError(f"{path} is missing", "the run is incomplete: finish it with --resume or train again")
         with _reading(path):
-            found = _sha256(path)
+            found = sha256(path)
         if found != expected:
             raise RunError(
                 f"{path} is damaged or of another run (its checksum differs from run.json)", "restore it from a copy"
@@ -310,11 +311,6 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _json_checksum(value: Any) -> str:

@@ -198,7 +198,7 @@ class Dataset:
             "format_version": FORMAT_VERSION,
             **self.statistics(),
             "provenance": self.provenance,
-            "checksums": {name: _sha256(directory / name) for name in _FILES},
+            "checksums": {name: sha256(directory / name) for name in _FILES},
         }
         (directory / "dataset.json").write_text(
             json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -212,7 +212,7 @@ class Dataset:
         for name in _FILES:
             if not (path / name).is_file():
                 raise DataError(f"{path / name} is missing", "prepare the data again")
-            if _sha256(path / name) != record["checksums"].get(name):
+            if sha256(path / name) != record["checksums"].get(name):
                 raise DataError(
                     f"{path / name} is damaged (its checksum differs from dataset.json)", "prepare the data again"
                 )
@@ -318,6 +318,7 @@ def _canonical_order(interactions: Interactions, part: npt.NDArray[np.uint8]) ->
     return by_part if by_pair is None else by_pair[by_part]
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
