@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -263,6 +265,34 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
     assert len({pid for pid, _, _ in lines}) == 2
     assert sorted((float(rate), float(l2)) for _, rate, l2 in lines) == PRODUCT
     assert points(tmp_path / "out") == PRODUCT
+
+
+def test_a_trial_is_taken_once_however_many_reach_for_it(tmp_path: Path) -> None:
+    optuna = backend.library()
+    with backend.quiet(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Heartbeat of storage", UserWarning)
+        studies = [
+            optuna.create_study(
+                storage=backend.connect(f"sqlite:///{tmp_path}/s.db"), study_name="s", load_if_exists=True
+            )
+            for _ in range(2)
+        ]
+        for at in range(30):
+            studies[0].enqueue_trial({}, user_attrs={"entry": at})
+        start = threading.Barrier(len(studies))
+        taken: list[int] = []
+
+        def take(study: Any) -> None:
+            start.wait()
+            while (trial := study.ask()).user_attrs:
+                taken.append(trial.user_attrs["entry"])
+
+        threads = [threading.Thread(target=take, args=(study,)) for study in studies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+    assert sorted(taken) == list(range(30))
 
 
 def test_a_queue_that_two_processes_filled_at_once_is_worked_off_once(fake: Fake, tmp_path: Path) -> None:

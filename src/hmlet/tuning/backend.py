@@ -59,7 +59,7 @@ def connect(url: str) -> Any:
     }
     for left in (2, 1, 0):
         try:
-            return optuna.storages.RDBStorage(url, **options)
+            return _one_writer_at_a_time(optuna.storages.RDBStorage(url, **options))
         except (ArgumentError, ImportError) as error:
             reason: Exception = error
             break
@@ -71,6 +71,28 @@ def connect(url: str) -> Any:
     raise ConfigError(
         f"the storage cannot be opened ({type(reason).__name__})", "check --storage, for example sqlite:///study.db"
     ) from reason
+
+
+def _one_writer_at_a_time(storage: Any) -> Any:
+    """The storage, with every transaction of an SQLite file locked from its beginning.
+
+    Optuna reads a trial's state and then writes it, counting on row locks, which SQLite has not: two processes would
+    read "waiting" at one moment and both take the trial.
+    """
+    from sqlalchemy import event
+
+    if storage.engine.dialect.name == "sqlite":
+        storage.engine.dispose()  # the connections that were opened before the listeners were there
+
+        @event.listens_for(storage.engine, "connect")
+        def leave_transactions_to_us(connection: Any, record: Any) -> None:
+            connection.isolation_level = None
+
+        @event.listens_for(storage.engine, "begin")
+        def lock(connection: Any) -> None:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return storage
 
 
 def retry(times: int | None = None) -> Any:

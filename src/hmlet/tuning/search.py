@@ -195,7 +195,7 @@ class Search:
                 try:
                     study.optimize(self.attempt, n_trials=1, catch=(_NoValue,))
                 except (optuna.exceptions.UpdateFinishedTrialError, ValueError) as error:
-                    # Another process has told this trial: it was popped twice, or given away after the grace.
+                    # This process slept past the grace: the trial was given to another one, which has told it.
                     if isinstance(error, ValueError) and "Cannot tell" not in str(error):
                         raise
                     continue
