@@ -14,13 +14,13 @@ from torch import Tensor
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
-from hmlet.ranking import NO_ITEM, Ranked, top_k
+from hmlet.ranking import NO_ITEM, Ranked, bytes_a_user, top_k
 
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
 BLOCK_BYTES = {
     "cpu": 64 << 20,
-    "cuda": 2 << 30,
-}  # of scores held at once: cache-friendly, and small beside the GPU's memory
+    "cuda": 512 << 20,
+}  # that ranking holds at once: cache-friendly, and small beside the GPU's memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,9 @@ def rank_blocks(
     seen: Csr | None,
     allowed_I: Tensor | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
-    """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES."""
+    """Blocks of users with their top-k, in order; ranking a block never takes more than BLOCK_BYTES."""
     device = items_IF.device
-    size = max(1, BLOCK_BYTES[device.type] // (4 * max(1, len(items_IF))))
+    size = max(1, BLOCK_BYTES[device.type] // max(1, bytes_a_user(*items_IF.shape, k)))
     for start in range(0, len(users), size):
         block = users[start : start + size]
         pairs = None if seen is None else _pairs(seen, block, device)

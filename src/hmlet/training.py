@@ -29,7 +29,7 @@ from hmlet.graph import Graph, training_graph
 from hmlet.kernels import Operator
 from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
-from hmlet.planning import memory_plan, require_memory
+from hmlet.planning import Sizes, memory_plan, require_memory
 from hmlet.runs import CHECKPOINT, RunDirectory
 from hmlet.steps import Steps, make_steps
 
@@ -87,7 +87,7 @@ def fit(
     goes on from its last checkpoint, and a finished one is returned as it is. `listener` is told of every epoch.
     """
     place = choose_device(device)
-    require_memory(memory_plan(recipe, data.n_users, data.n_items, data.count("train")), place)
+    require_memory(memory_plan(recipe, Sizes.of(data), place.type), place)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
     empty = RunDirectory(Path(out), {})

@@ -42,12 +42,12 @@ def train(
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
     from hmlet.data.catalog import load
-    from hmlet.planning import gigabytes, memory_plan
-    from hmlet.training import fit
+    from hmlet.planning import Sizes, gigabytes, memory_plan
+    from hmlet.training import choose_device, fit
 
     with progress(f"loading {data}") as advance:
         dataset = load(data, advance=advance)
-    plan = memory_plan(recipe, dataset.n_users, dataset.n_items, dataset.count("train"))
+    plan = memory_plan(recipe, Sizes.of(dataset), choose_device(device).type)
     note(f"{model} on {dataset.name}: about {gigabytes(plan.total)} of memory")
     with progress(f"training {model}") as advance, _Events(tensorboard) as record:
 

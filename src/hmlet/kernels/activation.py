@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hmlet.kernels.operator import draw_key
+from hmlet.kernels.operator import draw_key, fused
 
 
 def dropout_relu(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
@@ -24,10 +23,11 @@ class _DropoutReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-        if _triton(x):
-            y: Tensor = _cuda().dropout_relu(x, rate, draw_key(generator, x.device))
-        else:
+        kernels = fused(x)
+        if kernels is None:
             y = _plain(x, rate, generator)
+        else:
+            y = kernels.dropout_relu(x, rate, draw_key(generator, x.device))
         ctx.save_for_backward(y)
         ctx.rate = rate
         return y
@@ -35,14 +35,15 @@ class _DropoutReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (y,) = ctx.saved_tensors
-        if _triton(y):
-            return _cuda().dropout_relu_backward(y, grad, ctx.rate), None, None
+        kernels = fused(y)
+        if kernels is not None:
+            return kernels.dropout_relu_backward(y, grad, ctx.rate), None, None
         return torch.ops.aten.threshold_backward(grad, y, 0.0).mul_(1.0 / (1.0 - ctx.rate)), None, None
 
 
 def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
     """g · [eᴸ, eᴺ] for each node: N × D in the embeddings' type."""
-    if _triton(linear_ND):
+    if fused(linear_ND) is not None:
         mixed_ND: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]
             choice_N2.contiguous(), linear_ND.contiguous(), nonlinear_ND.contiguous()
         )
@@ -57,24 +58,13 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
         ctx.save_for_backward(choice_N2, linear_ND, nonlinear_ND)
-        mixed_ND: Tensor = _cuda().mix(choice_N2, linear_ND, nonlinear_ND)
+        mixed_ND: Tensor = fused(linear_ND).mix(choice_N2, linear_ND, nonlinear_ND)
         return mixed_ND
 
     @staticmethod
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gradients: tuple[Tensor, Tensor, Tensor] = _cuda().mix_backward(*ctx.saved_tensors, grad_ND)
+        gradients: tuple[Tensor, Tensor, Tensor] = fused(grad_ND).mix_backward(*ctx.saved_tensors, grad_ND)
         return gradients
-
-
-def _triton(x: Tensor) -> bool:
-    """Whether Triton can work on a tensor."""
-    return x.is_cuda and find_spec("triton") is not None
-
-
-def _cuda() -> Any:
-    from hmlet.kernels import cuda
-
-    return cuda
 
 
 def _plain(x: Tensor, rate: float, generator: torch.Generator) -> Tensor:

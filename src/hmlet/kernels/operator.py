@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Operator:
         storage: torch.dtype | None = None,
     ) -> Operator:
         """The operator of a graph's arrays on a device. `scale` is d^-1/2 (Graph.scale)."""
-        small = len(neighbours) < 2**31
+        small = _fits_int32(len(neighbours))
         on_cuda = torch.device(device).type == "cuda"
         weights = np.repeat(scale, np.diff(indptr))
         weights *= scale[neighbours]
@@ -61,9 +62,43 @@ class Operator:
             _segments(offsets) if on_cuda else None,
         )
 
+    @classmethod
+    def dry(
+        cls,
+        n_nodes: int,
+        n_edges: int,
+        device: str,
+        *,
+        self_loops: bool = False,
+        storage: torch.dtype | None = None,
+    ) -> Operator:
+        """What `build` would make for a graph of this size on "cpu" or "cuda", on tensors without memory."""
+        from hmlet.kernels import dry
+
+        entries, on_cuda = 2 * n_edges, device == "cuda"
+        index = torch.int32 if _fits_int32(entries) else torch.int64
+        with torch.device("meta"):
+            return cls(
+                torch.empty(n_nodes + 1, dtype=index),
+                torch.empty(entries, dtype=index),
+                torch.empty(entries, dtype=torch.int32),
+                torch.empty(entries),
+                torch.empty(n_nodes) if self_loops else None,
+                storage if on_cuda else None,
+                dry.Segments.of(n_nodes, entries, on_cuda),
+            )
+
     @property
     def n_nodes(self) -> int:
         return len(self.indptr) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the operator holds on its device."""
+        tensors = [self.indptr, self.neighbours, self.edges, self.weights, self.loop]
+        if self.segments is not None:
+            tensors += [self.segments.start, self.segments.end, self.segments.target]
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def drop(self, rate: float, key: Tensor) -> Operator:
         """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate).
@@ -74,9 +109,7 @@ class Operator:
         if rate == 0.0:
             return self
         if self.segments is not None:
-            from hmlet.kernels import cuda
-
-            segments, neighbours, weights = cuda.thin(
+            segments, neighbours, weights = fused(self.weights).thin(
                 self.segments, self.neighbours, self.weights, self.edges, rate, key
             )
             return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
@@ -97,15 +130,31 @@ class Operator:
         if self.segments is None:
             y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND)
         else:
-            from hmlet.kernels import cuda
-
-            y_ND = cuda.product(self.segments, self.neighbours, self.weights, x_ND)
+            y_ND = fused(x_ND).product(self.segments, self.neighbours, self.weights, x_ND)
         return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND)
+
+
+def fused(x: Tensor) -> Any:
+    """The module whose kernels work on a tensor: Triton's on CUDA, bytes alone on meta, none elsewhere."""
+    if x.is_meta:
+        from hmlet.kernels import dry
+
+        return dry
+    if not x.is_cuda or find_spec("triton") is None:
+        return None
+    from hmlet.kernels import cuda
+
+    return cuda
 
 
 def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:
     """A fresh key for the hash of dropout, drawn on the device: one int64."""
     return torch.randint(2**62, (1,), generator=generator, device=device)
+
+
+def _fits_int32(entries: int) -> bool:
+    """Whether offsets into the entries do; neighbours are then stored so too."""
+    return entries < 2**31
 
 
 def _segments(indptr: Tensor) -> Any:
