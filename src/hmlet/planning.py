@@ -7,7 +7,7 @@ memory (PyTorch's meta device), and a ledger counts the bytes that are alive tog
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
+from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import TrainingError
 from hmlet.evaluation import BLOCK_BYTES
 from hmlet.graph import Graph
@@ -57,13 +58,12 @@ class MemoryPlan:
     optimizer: int
     activations: int  # what a step holds at once beyond these
     ranking: int  # what an evaluation does
-    device: str  # "cpu" or "cuda"
+    captured: bool  # whether the step is a CUDA graph, which keeps its memory
 
     @property
     def total(self) -> int:
-        """The peak. A step and an evaluation take turns on CPU; on CUDA a captured step keeps its memory."""
-        passing = (self.activations, self.ranking)
-        return self.graph + self.table + self.optimizer + (sum(passing) if self.device == "cuda" else max(passing))
+        """What has to be there. A step and an evaluation take turns, unless a captured step keeps its memory."""
+        return self.tensors + (min(self.activations, self.ranking) if self.captured else 0)
 
     @property
     def tensors(self) -> int:
@@ -74,9 +74,9 @@ class MemoryPlan:
         return {**self.__dict__, "total": self.total}
 
 
-def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu") -> MemoryPlan:
-    """The bytes that training a recipe takes on a device ("cpu" or "cuda"), however large the graph."""
-    model = _dry_model(recipe, sizes)
+def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks = ALONE) -> MemoryPlan:
+    """The bytes that training a recipe takes on each rank's device ("cpu" or "cuda"), however large the graph."""
+    model = _dry_model(recipe, sizes).keep_columns(ranks)
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
@@ -85,9 +85,9 @@ def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu") -> MemoryPlan
         graph=operator.nbytes + _sampler_bytes(sizes),
         table=2 * state + trained,
         optimizer=2 * trained,
-        activations=max(0, _step_bytes(recipe, model, operator, sizes) - trained),
-        ranking=_ranking_bytes(model, operator, sizes, device),
-        device=device,
+        activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
+        ranking=_ranking_bytes(model, operator, sizes, device, ranks),
+        captured=device == "cuda" and ranks.size == 1 and not isinstance(model, WRMF),
     )
 
 
@@ -110,27 +110,28 @@ def _sampler_bytes(sizes: Sizes) -> int:
     return 16 * sizes.users + 12 * sizes.edges
 
 
-def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes) -> int:
+def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, ranks: Ranks) -> int:
     """The most that one step holds beyond parameters and optimizer, gradients included."""
     if isinstance(model, WRMF):
         # implicit works on a copy of the factors, and on the interactions by user and by item with their confidence.
         return model.embedding.nbytes + 3 * 12 * sizes.edges
     with Ledger(model) as ledger:
-        loss = _DrySteps(recipe, model, operator).loss()
+        loss = _DrySteps(recipe, model, operator, ranks).loss()
         loss.backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.grad = None
     return ledger.peak
 
 
-def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, k: int = 20) -> int:
+def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:
     """The most that an evaluation holds: every layer, the factors, and a block of users; or every layer and a copy of
     the model that may be the best."""
     model.eval()
     with torch.no_grad(), Ledger(model) as ledger:
-        layers = model.propagate(operator, NOISE_FREE)
+        layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
         kept = ledger.live
-        factors_NF = model.readout(layers)
+        own_NF = model.readout(layers).float()
+        factors_NF = ranks.whole(own_NF, model.embedding.shape[1])
     block = min(BLOCK_BYTES[device], sizes.users * bytes_a_user(sizes.items, factors_NF.shape[1], k))
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return max(ledger.peak, ledger.live + block, kept + copy)
@@ -139,8 +140,8 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
 class _DrySteps(GradientSteps):
     """The steps of training with a sampler that draws nothing: their loss is all that is asked of them."""
 
-    def __init__(self, recipe: Recipe, model: Model, operator: Operator) -> None:
-        self.recipe, self.model, self.operator, self.device = recipe, model, operator, META
+    def __init__(self, recipe: Recipe, model: Model, operator: Operator, ranks: Ranks) -> None:
+        self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, META, ranks
         self.sampler: Any = self
         self.generator = torch.Generator()
         self.temperature = torch.empty((), device=META)

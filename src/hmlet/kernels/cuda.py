@@ -160,23 +160,27 @@ def thin(
 
 @triton.jit
 def _dropout_relu_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, y_ptr, key_ptr, count, keep_from, scale, block: tl.constexpr,
+    x_ptr, y_ptr, key_ptr, count, before, keep_from, scale, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = at < count
     value = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    kept = _mix(at.to(tl.uint32) ^ _salt(key_ptr, golden, first, second), first, second) >= keep_from
+    kept = _mix((before + at).to(tl.uint32) ^ _salt(key_ptr, golden, first, second), first, second) >= keep_from
     tl.store(y_ptr + at, tl.where(kept & (value > 0), value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
 
 
-def dropout_relu(x: Tensor, rate: float, key: Tensor) -> Tensor:
-    """ReLU of x with entries dropped by the hash of their place: one read, one write, no mask."""
-    x = x.contiguous()
+def dropout_relu(x: Tensor, rate: float, key: Tensor, first: int = 0) -> Tensor:
+    """ReLU of x with entries dropped by the hash of their place: one read, one write, no mask.
+
+    x is the rows from `first` on of the matrix in which the places are counted.
+    """
+    x, before = x.contiguous(), first * x[:1].numel()
     y, count, block = torch.empty_like(x), x.numel(), 2048
     _dropout_relu_kernel[(triton.cdiv(count, block),)](
-        x, y, key, count, threshold(rate), 1.0 / (1.0 - rate), block=block, golden=GOLDEN, first=FIRST, second=SECOND
-    )
+        x, y, key, count, before, threshold(rate), 1.0 / (1.0 - rate),
+        block=block, golden=GOLDEN, first=FIRST, second=SECOND,
+    )  # fmt: skip
     return y
 
 

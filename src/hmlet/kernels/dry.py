@@ -59,7 +59,7 @@ def thin(
     return segments, kept_neighbours, weights.new_empty(count)
 
 
-def dropout_relu(x: Tensor, rate: float, key: Tensor) -> Tensor:
+def dropout_relu(x: Tensor, rate: float, key: Tensor, first: int = 0) -> Tensor:
     return torch.empty_like(x)
 
 

@@ -1,6 +1,7 @@
 """The gate: for each node, which of two embeddings goes on to the next layer (the paper's Algorithm 1).
 
-Legend: N nodes, D embedding size, H hidden size.
+Legend: N nodes, D embedding size, H hidden size; of several ranks each has D / G columns of an N × D matrix, or all
+columns of its own M nodes (hmlet.distributed).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from hmlet.distributed import Ranks
 from hmlet.kernels import dropout_relu, mix
 from hmlet.models.base import Pass, glorot
 
@@ -33,22 +35,48 @@ class Gate(nn.Module):
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         """The chosen embeddings (N × D) and the probability of the non-linear branch behind each choice (N)."""
-        logits_N2 = self.logits(linear_ND, nonlinear_ND, how.dropout)
+        logits_N2 = self.logits(linear_ND, nonlinear_ND, how)
         choice_N2 = gumbel_softmax(logits_N2, how.temperature, how.hard, how.noise)
         probability_N = torch.softmax(logits_N2.detach(), dim=1)[:, NONLINEAR]
         return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
 
-    def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, generator: torch.Generator | None) -> Tensor:
+    def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> Tensor:
         """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation.
 
         Products are in the embeddings' type; BatchNorm's statistics and the logits are in the parameters'.
         """
-        size, dtype = linear_ND.shape[1], linear_ND.dtype
-        first = self.dense[0].to(dtype)
-        hidden_NH = torch.addmm(linear_ND @ first[:size], nonlinear_ND, first[size:])
+        n_nodes, dtype, ranks = len(linear_ND), linear_ND.dtype, how.ranks
+        linear_MD, nonlinear_MD = ranks.rows(linear_ND), ranks.rows(nonlinear_ND)
+        for_linear, for_nonlinear = self.dense[0].to(dtype).chunk(2)
+        hidden_MH = torch.addmm(linear_MD @ for_linear, nonlinear_MD, for_nonlinear)
+        first = ranks.own_rows(n_nodes).start
         for weight, norm in zip(list(self.dense)[1:], self.norm, strict=True):
-            hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator) @ weight.to(dtype)
-        return hidden_NH.to(self.bias.dtype) + self.bias
+            normalised_MH = batch_norm(hidden_MH, norm, ranks, n_nodes)  # type: ignore[arg-type]
+            hidden_MH = dropout_relu(normalised_MH, self.rate, how.dropout, first, n_nodes) @ weight.to(dtype)
+        return ranks.gather(hidden_MH.to(self.bias.dtype) + self.bias, n_nodes)
+
+
+def batch_norm(x_MH: Tensor, norm: nn.BatchNorm1d, ranks: Ranks, n_nodes: int) -> Tensor:
+    """norm(x) with the mean and variance of all nodes, of which each rank has some.
+
+    Each rank's moments are gathered and combined, which loses no digits to large means (PyTorch's SyncBatchNorm does
+    the same, on CUDA only).
+    """
+    if ranks.size == 1 or not norm.training:
+        normalised_MH: Tensor = norm(x_MH)
+        return normalised_MH
+    x = x_MH.to(norm.weight.dtype)
+    own_2H = torch.stack(torch.var_mean(x, dim=0, correction=0))
+    variance_GH, mean_GH = ranks.gather(own_2H[None], ranks.size).unbind(1)
+    share_G1 = x.new_tensor(ranks.counts(n_nodes))[:, None] / n_nodes
+    mean_H = (share_G1 * mean_GH).sum(0)
+    variance_H = (share_G1 * (variance_GH + (mean_GH - mean_H).square())).sum(0)
+    with torch.no_grad():
+        norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+        norm.running_mean.lerp_(mean_H, norm.momentum)  # type: ignore[union-attr, arg-type]
+        norm.running_var.lerp_(variance_H * (n_nodes / (n_nodes - 1)), norm.momentum)  # type: ignore[union-attr, arg-type]
+    scale_H = norm.weight * (variance_H + norm.eps).rsqrt()
+    return torch.addcmul(norm.bias - mean_H * scale_H, x, scale_H).to(x_MH.dtype)
 
 
 class RandomGate(nn.Module):
