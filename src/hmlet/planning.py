@@ -7,6 +7,8 @@ memory (PyTorch's meta device), and a ledger counts the bytes that are alive tog
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
-from hmlet.errors import TrainingError
+from hmlet.errors import OutOfMemory
 from hmlet.evaluation import BLOCK_BYTES
 from hmlet.graph import Graph
 from hmlet.kernels import Operator
@@ -84,7 +86,7 @@ def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks 
     return MemoryPlan(
         graph=operator.nbytes + _sampler_bytes(sizes),
         table=2 * state + trained,
-        optimizer=2 * trained,
+        optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
         captured=device == "cuda" and ranks.size == 1 and not isinstance(model, WRMF),
@@ -178,6 +180,56 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live -= count
 
 
+@dataclass(frozen=True)
+class Change:
+    """Something else to ask for, and the peak that a rank would then have."""
+
+    what: str  # as it stands on the command line
+    total: int
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> list[Change]:
+    """What makes a training on `size` ranks fit that does not: each alone, the mildest value of its kind.
+
+    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model.
+    """
+    columns, layers = recipe.model.embedding_size, getattr(recipe.model, "layers", 1)
+    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if device == "cuda" else [])]
+    wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.family != "wrmf"]
+    narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
+
+    def plan(settings: Sequence[str], ranks: int) -> int:
+        return memory_plan(recipe.changed(settings), sizes, device, Ranks(0, ranks)).total
+
+    def mildest(attempts: Sequence[tuple[list[str], int]]) -> list[Change]:
+        """The first attempt that fits; each takes less than the one before it, so halving finds it."""
+        at = bisect_left(attempts, True, key=lambda attempt: fits(plan(*attempt), device, attempt[1], free))
+        if at == len(attempts):
+            return []
+        settings, ranks = attempts[at]
+        words = [f"--set {setting}" for setting in settings] + [f"--devices {ranks}"] * (ranks != size)
+        return [Change(" ".join(words), plan(settings, ranks))]
+
+    alone = [
+        *mildest([([saving], size) for saving in savings[:1]]),
+        *mildest([([saving], size) for saving in savings[1:]]),
+        *mildest([([], ranks) for ranks in wider]),
+        *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
+        *mildest([([f"model.layers={K}"], size) for K in range(layers - 1, 0, -1)]),
+    ]
+    together = [(savings, ranks) for ranks in [size, *wider]]
+    smaller = [([*savings, f"model.embedding_size={D}"], size) for D in narrower]
+    return alone or [*mildest(together), *mildest(smaller)]
+
+
+def fits(total: int, device: str, size: int, free: int) -> bool:
+    """Whether `size` ranks of this peak fit. On CPU they share one memory; on CUDA each has a device's."""
+    return total * (size if device == "cpu" else 1) <= free
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that can still be had on a device."""
     if device.type == "cuda":
@@ -196,11 +248,16 @@ def require_memory(plan: MemoryPlan, device: torch.device) -> None:
     """Refuse a training that cannot fit, before anything is written."""
     free = free_memory(device)
     if plan.total > free:
-        raise TrainingError(
-            f"training needs about {gigabytes(plan.total)} on {device}, and {gigabytes(free)} is free",
-            "lower model.embedding_size or model.layers, or use a device with more memory",
+        raise OutOfMemory(
+            f"training needs about {readable(plan.total)} on {device}, and {readable(free)} is free",
+            "lower model.embedding_size or model.layers, or use a device with more memory; hmlet plan says what fits",
         )
 
 
-def gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
+def readable(count: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    unit, size = next(((unit, size) for unit, size in _UNITS if count >= size), _UNITS[-1])
+    return f"{count / size:,.1f} {unit}"
+
+
+_UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, serve, train, tune
+from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, serve, train, tune
 from hmlet.cli.console import app, report_error, speaks
 from hmlet.errors import ConfigError, HmletError
 
@@ -18,6 +18,7 @@ _COMMANDS = (
     compare,
     doctor,
     evaluate,
+    plan,
     recommend,
     report,
     serve,

@@ -45,7 +45,7 @@ def train(
 
     from hmlet.data.catalog import load
     from hmlet.distributed import joined
-    from hmlet.planning import Sizes, gigabytes, memory_plan
+    from hmlet.planning import Sizes, readable, memory_plan
     from hmlet.training import choose_device, fit
 
     with progress(f"loading {data}") as advance:
@@ -56,7 +56,7 @@ def train(
         _Events(tensorboard if speaks() else None) as record,
     ):
         plan = memory_plan(recipe, Sizes.of(dataset), choose_device(device, ranks).type, ranks)
-        note(f"{model} on {dataset.name}: about {gigabytes(plan.total)} of memory{' a rank' * (ranks.size > 1)}")
+        note(f"{model} on {dataset.name}: about {readable(plan.total)} of memory{' a rank' * (ranks.size > 1)}")
 
         def listen(event: dict[str, Any]) -> None:
             advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
