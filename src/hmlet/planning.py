@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from hmlet.config import GraphModelConfig, HmletConfig, Recipe
-from hmlet.errors import TrainingError
+from hmlet.errors import OutOfMemory
 
 FLOAT = 4  # bytes
 
@@ -73,7 +73,7 @@ def require_memory(plan: MemoryPlan, device: torch.device) -> None:
     """Refuse a training that cannot fit, before anything is written."""
     free = free_memory(device)
     if plan.total > free:
-        raise TrainingError(
+        raise OutOfMemory(
             f"training needs about {gigabytes(plan.total)} on {device}, and {gigabytes(free)} is free",
             "lower model.embedding_size or model.layers, or use a device with more memory",
         )
