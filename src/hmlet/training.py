@@ -102,7 +102,9 @@ def fit(
     require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
-    ranks.require_same(place, data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION)
+    # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
+    kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+    ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
     empty = RunDirectory(Path(out), {})
     with ExitStack() as held, _deterministic(recipe.train.deterministic), _StopRequest() as request:
         ranks.first(lambda: held.enter_context(empty.lock()))  # its value is None
