@@ -11,8 +11,6 @@ from hmlet.cli.console import Json, app, print_json, print_line, print_table
 from hmlet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hmlet.config import Recipe
     from hmlet.planning import MemoryPlan, Sizes
 
@@ -30,7 +28,7 @@ def plan(
     preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
     devices: Annotated[int, typer.Option(help="Ranks that the embedding columns are split over.", min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda; cuda may be planned without one.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda; with --memory also a cuda that is not here.")] = "auto",
     memory: Annotated[
         str | None, typer.Option(help="What a device has, such as 80GB; by default what is free here.")
     ] = None,
@@ -106,16 +104,14 @@ def _sizes(data: str | None, users: float | None, items: float | None, edges: fl
 
 
 def _place(device: str, memory: str | None) -> tuple[str, int]:
-    """The kind of device, and the bytes that one of them has."""
-    import torch
-
+    """The kind of device, and the bytes that one of them has. With --memory, CUDA need not be here."""
     from hmlet.planning import free_memory
     from hmlet.training import choose_device
 
     if memory is None:
         place = choose_device(device)
         return place.type, free_memory(place)
-    kind = choose_device(device).type if device == "auto" else torch.device(device).type
+    kind = "cuda" if device == "cuda" else choose_device(device).type
     found = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([a-z]*)", memory.strip(), re.IGNORECASE)
     if found is None or found[2].upper() not in _UNITS:
         raise ConfigError(f"--memory {memory!r} is not a size", "write 80GB, say")
