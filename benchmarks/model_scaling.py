@@ -5,7 +5,8 @@ alone: bytes over bandwidth, operations over peak, traffic over the link. How fa
 taken from a recorded training on one H200, and all device times are divided by that share. docs/scaling.md has
 this script's output, and a test compares them.
 
-    python benchmarks/model_scaling.py                 the document's table
+    python benchmarks/model_scaling.py            the document's paragraph and table
+    python benchmarks/model_scaling.py --write    put them into the document
     python benchmarks/model_scaling.py --json
 """
 
@@ -14,18 +15,21 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from hmlet.config import HmletConfig, Recipe, resolve
 from hmlet.distributed import Ranks
 from hmlet.planning import MemoryPlan, Sizes, memory_plan, readable
 
-RECORD = Path(__file__).resolve().parent.parent / "results" / "gowalla" / "hmlet-end_gpu-preset_seed1_h200_2026-11-15"
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT, BEGIN, END = ROOT / "docs" / "scaling.md", "<!-- model_scaling -->", "<!-- end of model_scaling -->"
+RECORD = ROOT / "results" / "gowalla" / "hmlet-end_gpu-preset_seed1_h200_2026-11-15"
 GOWALLA = Sizes(29_858, 40_981, 810_128)
 USERS, ITEMS = 90_000_000, 10_000_000
 MEMORY = 141e9  # bytes of an H200, as its data sheet counts
 HBM, BF16 = 4.8e12, 989e12  # bytes and operations a second: nominal
-NVLINK, INFINIBAND, HOST = 450e9, 50e9, 55e9  # bytes a second and GPU, one way: 8 GPUs in a machine, more, PCIe 5 × 16
+NVLINK, INFINIBAND = 450e9, 50e9  # bytes a second and GPU, one way: up to 8 GPUs in a machine, and more
 SECTOR = 32  # bytes: the least that a gather reads
 SETTINGS = ["train.precision=bfloat16", "train.edge_dropout=0.0", "train.batch_size=8192"]
 
@@ -57,7 +61,7 @@ def step(recipe: Recipe, sizes: Sizes, ranks: int, plan: MemoryPlan, efficiency:
     gathered = 2 * layers * kept * (max(SECTOR, width * columns) + 8)  # a neighbour's row; its number and weight
     gates = model.types.count("gated") if isinstance(model, HmletConfig) else 0
     hidden = [2 * model.embedding_size, *model.gate_hidden, 2] if isinstance(model, HmletConfig) else []
-    operations = gates * 6 * sizes.nodes / ranks * sum(a * b for a, b in zip(hidden, hidden[1:], strict=False))
+    operations = gates * 6 * sizes.nodes / ranks * sum(a * b for a, b in pairwise(hidden))
     moved = 2 * plan.activations + 28 * sizes.nodes * columns  # Adam: parameter and two moments twice, gradient once
     return Step(
         product=gathered / HBM / efficiency,
@@ -113,7 +117,6 @@ def rows() -> list[dict[str, object]]:
                     "sent": traffic(recipe, sizes, ranks),
                     "seconds": {**asdict(taken), "total": taken.total},
                     "longest": taken.longest,
-                    "streamed": 2 * recipe.model.layers * 2 * edges * 8 / HOST,  # type: ignore[attr-defined]
                 }
             )
     return found
@@ -122,7 +125,7 @@ def rows() -> list[dict[str, object]]:
 def table() -> str:
     """The rows as Markdown."""
     lines = [
-        "| model | edges | GPUs | D | graph | state | activations | sum | evaluation | sent a step | a step takes | most of it |",
+        "| model | edges | GPUs | D | graph | state | activations | sum | evaluation | sent | step | longest part |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows():
@@ -135,16 +138,29 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def text() -> str:
+    """What the document says between its two marks."""
+    seconds, efficiency = measured_efficiency()
+    return (
+        f"On one H200 a step of HMLET(End) on Gowalla took {1e3 * seconds:.2f} ms (recorded in `results/gowalla/`), and\n"
+        f"the sum above is {100 * efficiency:.0f} % of that. All device times below are divided by this share.\n\n"
+        f"{table()}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    seconds, efficiency = measured_efficiency()
     if options.json:
+        seconds, efficiency = measured_efficiency()
         print(json.dumps({"gowalla_step_seconds": seconds, "efficiency": efficiency, "rows": rows()}))
-        return
-    print(f"Gowalla, one H200: {1e3 * seconds:.2f} ms a step, {100 * efficiency:.0f} % of nominal\n")
-    print(table())
+    elif options.write:
+        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n{text()}\n{END}{rest.partition(END)[2]}")
+    else:
+        print(text())
 
 
 if __name__ == "__main__":

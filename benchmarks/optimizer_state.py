@@ -1,7 +1,7 @@
 """What bfloat16 moments cost in accuracy: the same training with Adam's state in float32 and in bfloat16, seed by seed.
 
-    python benchmarks/optimizer_state.py --seeds 1 --set train.epochs=5 --json      seconds
-    python benchmarks/optimizer_state.py --json --record benchmarks/results/optimizer_state_debian_cpu2_DATE.json
+python benchmarks/optimizer_state.py --seeds 1 --set train.epochs=5 --json      seconds
+python benchmarks/optimizer_state.py --json --record benchmarks/results/optimizer_state_debian_cpu2_DATE.json
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def rank_blocks(
     Of several ranks each ranks its share of a block, and all of them get the whole block's lists.
     """
     device = items_IF.device
-    size = max(1, BLOCK_BYTES[device.type] // max(1, bytes_a_user(*items_IF.shape, k)))
+    size = max(1, BLOCK_BYTES[device.type] // max(1, bytes_a_user(len(items_IF), items_IF.shape[1], k)))
     for start in range(0, len(users), size * ranks.size):
         block = users[start : start + size * ranks.size]
         own = block[ranks.own_rows(len(block))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live, self.peak = 0, 0
+        self.live: int = 0
+        self.peak: int = 0
         self._known = {id(tensor.untyped_storage()) for tensor in [*module.parameters(), *module.buffers()]}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

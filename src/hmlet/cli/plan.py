@@ -28,7 +28,9 @@ def plan(
     preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
     devices: Annotated[int, typer.Option(help="Ranks that the embedding columns are split over.", min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda; with --memory also a cuda that is not here.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda; with --memory also a cuda that is not here.")
+    ] = "auto",
     memory: Annotated[
         str | None, typer.Option(help="What a device has, such as 80GB; by default what is free here.")
     ] = None,
@@ -40,7 +42,7 @@ def plan(
     """
     from hmlet.config import resolve
     from hmlet.distributed import Ranks
-    from hmlet.planning import changes, fits, readable, memory_plan
+    from hmlet.planning import changes, fits, memory_plan, readable
 
     recipe, ranks = resolve(model, preset, None, overrides or []), Ranks(0, devices)
     ranks.require_columns(recipe.model.embedding_size)
@@ -70,7 +72,7 @@ def plan(
 def _title(recipe: Recipe, sizes: Sizes, kind: str, devices: int) -> str:
     places = kind if devices == 1 else f"{devices} ranks of {kind}"
     return (
-        f"{recipe.model.name} on {places}, D = {recipe.model.embedding_size}, "  # type: ignore[attr-defined]
+        f"{recipe.model.name} on {places}, D = {recipe.model.embedding_size}, "
         f"{sizes.users:,} users, {sizes.items:,} items, {sizes.edges:,} interactions"
     )
 

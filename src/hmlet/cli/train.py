@@ -45,7 +45,7 @@ def train(
 
     from hmlet.data.catalog import load
     from hmlet.distributed import joined
-    from hmlet.planning import Sizes, readable, memory_plan
+    from hmlet.planning import Sizes, memory_plan, readable
     from hmlet.training import choose_device, fit
 
     with progress(f"loading {data}") as advance:
