@@ -5,13 +5,14 @@ Legend: N nodes, D embedding size, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from hmlet.kernels import dropout_relu, mix
+from hmlet.kernels import dense, mix, norm_dropout_relu
 from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
@@ -33,21 +34,20 @@ class Gate(nn.Module):
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         """The chosen embeddings (N × D) and the probability of the non-linear branch behind each choice (N)."""
-        logits_N2 = self.logits(linear_ND, nonlinear_ND, how.dropout)
+        hidden_NH, linear_ND, nonlinear_ND = dense(linear_ND, nonlinear_ND, self.dense[0].to(linear_ND.dtype))
+        logits_N2 = self.logits(hidden_NH, how.dropout)
         choice_N2 = gumbel_softmax(logits_N2, how.temperature, how.hard, how.noise)
         probability_N = torch.softmax(logits_N2.detach(), dim=1)[:, NONLINEAR]
         return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
 
-    def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation.
+    def logits(self, hidden_NH: Tensor, generator: torch.Generator | None) -> Tensor:
+        """The MLP's output from its first layer's: N × 2.
 
         Products are in the embeddings' type; BatchNorm's statistics and the logits are in the parameters'.
         """
-        size, dtype = linear_ND.shape[1], linear_ND.dtype
-        first = self.dense[0].to(dtype)
-        hidden_NH = torch.addmm(linear_ND @ first[:size], nonlinear_ND, first[size:])
-        for weight, norm in zip(list(self.dense)[1:], self.norm, strict=True):
-            hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator) @ weight.to(dtype)
+        norms = cast(Iterable[nn.BatchNorm1d], self.norm)
+        for weight, norm in zip(list(self.dense)[1:], norms, strict=True):
+            hidden_NH = norm_dropout_relu(hidden_NH, norm, self.rate, generator) @ weight.to(hidden_NH.dtype)
         return hidden_NH.to(self.bias.dtype) + self.bias
 
 
