@@ -29,7 +29,7 @@ TYPES = pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton runs everything. Rows of more than 16 entries are hubs, and sums of more than 8 rows are made of parts."""
     monkeypatch.setattr(cuda, "SEGMENT", 16)
-    for name, size in (("PART", 8), ("ROWS", 4), ("COLUMNS", 8)):
+    for name, size in (("PART", 8), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
         monkeypatch.setattr(cuda_gate, name, size)
     monkeypatch.setattr(activation, "_triton", lambda x: True)
 

@@ -16,7 +16,8 @@ from hmlet.kernels.cuda import mixed, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
 ROWS, COLUMNS = 32, 128  # a tile
-PART = 512  # rows whose sums one program adds up; the parts are then added in order, so the result is deterministic
+PART = 512  # rows whose sums one program adds up; the parts are then added in a fixed order: deterministic
+SUM_PARTS, SUM_COLUMNS = 64, 32  # a tile of those sums
 
 
 @triton.jit
@@ -52,23 +53,27 @@ def _moments_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _sum_parts(part_ptr, n_parts, columns, column, real, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum_parts(part_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both sums of some columns, many parts at a time: one after the other each would wait for the memory."""
+    column = tl.program_id(0) * block + tl.arange(0, block)
     first = tl.zeros([block], dtype=tl.float32)
     second = tl.zeros([block], dtype=tl.float32)
-    for part in range(n_parts):
-        first += tl.load(part_ptr + part * 2 * columns + column, mask=real, other=0.0)
-        second += tl.load(part_ptr + (part * 2 + 1) * columns + column, mask=real, other=0.0)
-    return first, second
+    for start in range(0, n_parts, parts):
+        part = start + tl.arange(0, parts)
+        inside = (part < n_parts)[:, None] & (column < columns)[None, :]
+        at = part[:, None] * 2 * columns + column[None, :]
+        first += tl.sum(tl.load(part_ptr + at, mask=inside, other=0.0), axis=0)
+        second += tl.sum(tl.load(part_ptr + at + columns, mask=inside, other=0.0), axis=0)
+    return first, second, column
 
 
 @triton.jit
 def _statistics_kernel(  # type: ignore[no-untyped-def]
     x_ptr, part_ptr, mean_ptr, deviation_ptr, running_mean_ptr, running_variance_ptr, n_parts, n_rows, columns,
-    epsilon, momentum, block: tl.constexpr,
+    epsilon, momentum, parts: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(0) * block + tl.arange(0, block)
+    first, second, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
     real = column < columns
-    first, second = _sum_parts(part_ptr, n_parts, columns, column, real, block)
     shift = first / n_rows
     mean = tl.load(x_ptr + column, mask=real, other=0.0).to(tl.float32) + shift
     variance = tl.maximum(second / n_rows - shift * shift, 0.0)
@@ -138,11 +143,10 @@ def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gradient_totals_kernel(  # type: ignore[no-untyped-def]
-    part_ptr, d_bias_ptr, d_weight_ptr, n_parts, columns, block: tl.constexpr
+    part_ptr, d_bias_ptr, d_weight_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
-    column = tl.program_id(0) * block + tl.arange(0, block)
+    plain, along, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
     real = column < columns
-    plain, along = _sum_parts(part_ptr, n_parts, columns, column, real, block)
     tl.store(d_bias_ptr + column, plain, mask=real)
     tl.store(d_weight_ptr + column, along, mask=real)
 
@@ -198,9 +202,10 @@ def norm_dropout_relu(
     n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
     _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=ROWS, block=block)
-    _statistics_kernel[(tiles,)](
-        x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum, block=block
-    )
+    _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+        x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
+        parts=SUM_PARTS, block=SUM_COLUMNS,
+    )  # fmt: skip
     y_NH = torch.empty_like(x_NH)
     _apply_kernel[(triton.cdiv(n_rows, ROWS), tiles)](
         x_NH, y_NH, mean_H, deviation_H, weight_H, bias_H, key, n_rows, columns, threshold(rate), 1.0 / (1.0 - rate),
@@ -222,7 +227,9 @@ def norm_dropout_relu_backward(
     drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
     shape = {"rows": ROWS, "block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
     _gradient_sums_kernel[(n_parts, tiles)](x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, **shape)
-    _gradient_totals_kernel[(tiles,)](part, d_bias_H, d_weight_H, n_parts, columns, block=block)
+    _gradient_totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+        part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
+    )
     out_NH = torch.empty_like(x_NH)
     _gradient_kernel[(triton.cdiv(n_rows, ROWS), tiles)](
         x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, **shape
