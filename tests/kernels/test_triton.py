@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from triton_here import DEVICE, cuda, cuda_gate
 
 from hmlet.config import HmletConfig, resolve
-from hmlet.kernels import Activation, Operator, activation, dense, mix, norm_dropout_relu
+from hmlet.kernels import Activation, Operator, activation, dense, dropout_relu, mix, norm_dropout_relu
 from hmlet.models.base import Pass
 from hmlet.models.hmlet import HMLET
 
@@ -211,6 +211,20 @@ def test_norm_dropout_relu_is_the_same_each_time() -> None:
 def test_norm_without_a_generator_is_pytorchs() -> None:
     norm, x_NH = nn.BatchNorm1d(5).to(DEVICE).eval(), normal(9, 5, seed=1)
     assert torch.equal(norm_dropout_relu(x_NH, norm, 0.4, None), torch.relu(norm(x_NH)))
+
+
+def test_dropout_of_some_rows_is_that_of_the_whole_matrix() -> None:
+    x_NH = normal(10, 9, seed=1).requires_grad_()
+    whole_NH, part_MH = (
+        dropout_relu(rows_MH, 0.4, torch.Generator(DEVICE).manual_seed(5), first, 10)
+        for rows_MH, first in ((x_NH, 0), (x_NH[3:8], 3))
+    )
+    assert torch.equal(whole_NH[3:8], part_MH)
+    part_MH.sum().backward()
+    assert x_NH.grad is not None
+    assert torch.equal(x_NH.grad[3:8], (part_MH > 0) / 0.6)
+    dropped = ((x_NH > 0) & (whole_NH == 0)).sum() / (x_NH > 0).sum()
+    assert 0.1 < dropped < 0.7
 
 
 # -- φ, the mixture and the first layer -----------------------------------------------------------------------------

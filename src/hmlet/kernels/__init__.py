@@ -6,7 +6,7 @@ y_ND = operator.drop(rate, key)(x_ND)     # each undirected edge kept with proba
 y_ND, x_ND = operator.fork(x_ND)          # for an x that others use too: gradients are added inside the product
 """
 
-from hmlet.kernels.activation import Activation, dense, mix, norm_dropout_relu
+from hmlet.kernels.activation import Activation, dense, dropout_relu, mix, norm_dropout_relu
 from hmlet.kernels.operator import Operator, draw_key, fork
 
-__all__ = ["Activation", "Operator", "dense", "draw_key", "fork", "mix", "norm_dropout_relu"]
+__all__ = ["Activation", "Operator", "dense", "draw_key", "dropout_relu", "fork", "mix", "norm_dropout_relu"]

@@ -27,11 +27,18 @@ def norm_dropout_relu(x_NH: Tensor, norm: nn.BatchNorm1d, rate: float, generator
             x_NH.contiguous(), norm.weight, norm.bias, norm, rate, draw_key(generator, x_NH.device)
         )
         return y_NH
-    z_NH: Tensor = norm(x_NH)
+    return dropout_relu(norm(x_NH), rate, generator, 0, len(x_NH))
+
+
+def dropout_relu(x_MH: Tensor, rate: float, generator: torch.Generator | None, first: int, n_rows: int) -> Tensor:
+    """ReLU(x) with each entry zeroed with probability `rate` and the rest scaled up; plain ReLU without a generator.
+
+    x is the rows from `first` on of a matrix that has `n_rows`: its entries' fate is as in the whole matrix.
+    """
     if generator is None or rate == 0.0:
-        return torch.relu(z_NH)
-    dropped_NH: Tensor = _DropoutReLU.apply(z_NH, rate, generator)  # type: ignore[no-untyped-call]
-    return dropped_NH
+        return torch.relu(x_MH)
+    y_MH: Tensor = _DropoutReLU.apply(x_MH, rate, generator, first, n_rows)  # type: ignore[no-untyped-call]
+    return y_MH
 
 
 class _NormDropoutReLU(torch.autograd.Function):
@@ -59,16 +66,20 @@ class _DropoutReLU(torch.autograd.Function):
     """y = ReLU(x) · kept / (1 - rate). Where y is positive x̄ = ȳ / (1 - rate), and 0 elsewhere: y is all one needs."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-        y = torch.relu(x).mul_(_kept(x, rate, generator)).mul_(1.0 / (1.0 - rate))
-        ctx.save_for_backward(y)
+    def forward(ctx: Any, x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:
+        if _triton(x_MH):
+            y_MH: Tensor = _cuda().dropout_relu(x_MH.contiguous(), rate, draw_key(generator, x_MH.device), first)
+        else:
+            y_MH = torch.relu(x_MH).mul_(_kept(x_MH, rate, generator, first, n_rows)).mul_(1.0 / (1.0 - rate))
+        ctx.save_for_backward(y_MH)
         ctx.rate = rate
-        return y
+        return y_MH
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (y,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(grad, y, 0.0).mul_(1.0 / (1.0 - ctx.rate)), None, None
+    def backward(ctx: Any, grad_MH: Tensor) -> tuple[Tensor | None, ...]:
+        (y_MH,) = ctx.saved_tensors
+        scale = 1.0 / (1.0 - ctx.rate)
+        return torch.ops.aten.threshold_backward(grad_MH, y_MH, 0.0).mul_(scale), None, None, None, None
 
 
 @dataclass(frozen=True)
@@ -177,8 +188,9 @@ def _cuda() -> Any:
     return cuda_gate
 
 
-def _kept(x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+def _kept(x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:
     """Which entries stay: 16 random bits each, four from every draw, because drawing is what costs."""
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
-    bits = draws.random_(-(2**63), None, generator=generator).view(torch.int16)[: x.numel()].view(x.shape)
-    return bits >= round(rate * 2**16) - 2**15
+    count = n_rows * x_MH.shape[1]
+    draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=x_MH.device)
+    bits_NH = draws.random_(-(2**63), None, generator=generator).view(torch.int16)[:count].view(n_rows, x_MH.shape[1])
+    return bits_NH[first : first + len(x_MH)] >= round(rate * 2**16) - 2**15

@@ -109,13 +109,13 @@ def _is_kept(at, key_ptr, keep_from, golden: tl.constexpr, first: tl.constexpr, 
 
 @triton.jit
 def _apply_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, y_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, keep_from, scale,
+    x_ptr, y_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, before, keep_from, scale,
     rows: tl.constexpr, block: tl.constexpr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
     at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
     normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
     value = _scaled(normal, weight_ptr, bias_ptr, column, columns)
-    kept = _is_kept(at, key_ptr, keep_from, golden, first, second)
+    kept = _is_kept(before + at, key_ptr, keep_from, golden, first, second)
     tl.store(y_ptr + at, tl.where(kept & (value > 0), value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -206,12 +206,29 @@ def norm_dropout_relu(
         x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
         parts=SUM_PARTS, block=SUM_COLUMNS,
     )  # fmt: skip
-    y_NH = torch.empty_like(x_NH)
-    _apply_kernel[(triton.cdiv(n_rows, ROWS), tiles)](
-        x_NH, y_NH, mean_H, deviation_H, weight_H, bias_H, key, n_rows, columns, threshold(rate), 1.0 / (1.0 - rate),
-        rows=ROWS, block=block, golden=GOLDEN, first=FIRST, second=SECOND,
-    )  # fmt: skip
+    y_NH = _apply(x_NH, mean_H, deviation_H, weight_H, bias_H, rate, key, 0)
     return y_NH, Normalisation(mean_H, deviation_H, key, rate)
+
+
+def dropout_relu(x_MH: Tensor, rate: float, key: Tensor, first: int) -> Tensor:
+    """The same without BatchNorm, for the rows from `first` on of the matrix in which places are counted."""
+    zeros_H = torch.zeros(x_MH.shape[1], device=x_MH.device)
+    ones_H = torch.ones_like(zeros_H)
+    return _apply(x_MH, zeros_H, ones_H, ones_H, zeros_H, rate, key, first * x_MH.shape[1])
+
+
+def _apply(
+    x_NH: Tensor, mean_H: Tensor, deviation_H: Tensor, weight_H: Tensor, bias_H: Tensor, rate: float, key: Tensor,
+    before: int,
+) -> Tensor:  # fmt: skip
+    n_rows, columns = x_NH.shape
+    row_tiles, tiles, block = _tiles(n_rows, columns, ROWS)
+    y_NH = torch.empty_like(x_NH)
+    _apply_kernel[(row_tiles, tiles)](
+        x_NH, y_NH, mean_H, deviation_H, weight_H, bias_H, key, n_rows, columns, before, threshold(rate),
+        1.0 / (1.0 - rate), rows=ROWS, block=block, golden=GOLDEN, first=FIRST, second=SECOND,
+    )  # fmt: skip
+    return y_NH
 
 
 def norm_dropout_relu_backward(
