@@ -84,7 +84,7 @@ class Operator:
         indptr, neighbours, weights = cpu.compact(
             self.indptr, self.neighbours, self.weights, kept.index_select(0, self.edges)
         )
-        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate), key=key)
+        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights.div_(1.0 - rate), key=key)
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         """Â x, differentiable in x."""
