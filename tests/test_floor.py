@@ -35,7 +35,7 @@ def test_a_part_waits_for_the_slowest_of_three() -> None:
 def test_parts_of_one_name_are_added_and_named_by_what_most_of_their_time_waits_for() -> None:
     parts = [Part("a", moved=3.0), Part("b", operations=5.0), Part("a", gathered=4.0, moved=2.0)]
     table = by_part(parts, UNIT)
-    assert table["a"] == {"seconds": 7.0, "moved": 5.0, "gathered": 4.0, "operations": 0.0, "bound": "gather"}
+    assert table["a"] == {"floor_seconds": 7.0, "moved": 5.0, "gathered": 4.0, "operations": 0.0, "bound": "gather"}
     assert table["b"]["bound"] == "arithmetic"
     assert floor_seconds(parts, UNIT) == 12.0
 
@@ -51,7 +51,7 @@ def test_lightgcn_by_hand() -> None:
     assert total(plain, "readout and loss", "moved") == 2 * 30 * 8 * (4 + 3 * 4)
     # Gradient in; parameter and two moments in and out: seven floats each.
     assert total(plain, "optimizer", "moved") == 100 * 8 * 7 * 4
-    assert total(plain, "gate", "operations") == 0
+    assert total(plain, "matrix products", "operations") == 0
 
 
 def test_dropped_edges_are_neither_gathered_nor_read_by_the_products() -> None:
@@ -70,7 +70,7 @@ def test_bfloat16_halves_what_is_propagated_and_not_what_is_trained() -> None:
 
 def test_a_gate_by_hand() -> None:
     parts = gate_parts(100, 8, [6], 2)
-    products = [part for part in parts if part.name == "gate"]
+    products = [part for part in parts if part.name == "matrix products"]
     # 16 → 6 → 2, forward, and backward to the input and to the weights.
     assert [part.operations for part in products] == [
         2 * 100 * 16 * 6,

@@ -20,6 +20,7 @@ Legend: N nodes, E undirected edges, D embedding size, B batch, K layers, H hidd
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -34,7 +35,7 @@ from hmlet.config import GraphModelConfig, HmletConfig, Recipe
 from hmlet.kernels import Operator
 
 FLOAT, INDEX = 4, 4  # bytes of a parameter, of a neighbour and of an edge's number
-COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 27}  # far beyond the caches where there is time for it
+COPY_BYTES = {"cuda": 1 << 28, "cpu": 1 << 27}  # far beyond the caches where there is time for it
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows of the square product that shows the rate of multiplication
 CACHED_BYTES = {"cuda": 1 << 24, "cpu": 1 << 20}  # of a table that stays in the second-level cache
 GATHERS = {"cuda": 1 << 22, "cpu": 1 << 17}  # rows taken from it
@@ -117,12 +118,12 @@ def gate_parts(n_nodes: int, size: int, hidden: Sequence[int], storage: int, fro
     parts = []
     for at, (a, b) in enumerate(pairwise([2 * size, *hidden, 2])):
         activations, operations = n_nodes * storage, 2.0 * n_nodes * a * b
-        parts.append(Part("gate", moved=activations * (a + b), operations=operations))
+        parts.append(Part("matrix products", moved=activations * (a + b), operations=operations))
         # Backward reads this layer's input and, to undo the BatchNorm after it, its output beside that one's gradient;
         # it writes the input's gradient. The first layer's also adds what comes through the mixture.
         through = table if at == 0 else 0
         moved = activations * (2 * a + 2 * b) + through
-        parts.append(Part("gate", moved=moved, operations=operations if frozen else 2 * operations))
+        parts.append(Part("matrix products", moved=moved, operations=operations if frozen else 2 * operations))
     forward = Part("mixture", moved=3 * table)  # both branches read, one written
     backward = Part("mixture", moved=3 * table)  # both branches and the gradient read, for the gradient of the choice
     return [*parts, forward, backward]
@@ -138,11 +139,11 @@ def by_part(parts: Sequence[Part], rates: Rates) -> dict[str, dict[str, Any]]:
     table: dict[str, dict[str, Any]] = {}
     waits: dict[str, dict[str, float]] = {}
     for part in parts:
-        row = table.setdefault(part.name, {"seconds": 0.0, "moved": 0.0, "gathered": 0.0, "operations": 0.0})
+        row = table.setdefault(part.name, {"floor_seconds": 0.0, "moved": 0.0, "gathered": 0.0, "operations": 0.0})
         for key in ("moved", "gathered", "operations"):
             row[key] += getattr(part, key)
         seconds, bound = part.seconds(rates), part.bound(rates)
-        row["seconds"] += seconds
+        row["floor_seconds"] += seconds
         waits.setdefault(part.name, {}).setdefault(bound, 0.0)
         waits[part.name][bound] += seconds
     for name, times in waits.items():
@@ -185,9 +186,11 @@ def _gather_rate(device: torch.device, columns: int) -> float:
     """
     operator = _regular(max(CACHED_BYTES[device.type] // (FLOAT * columns), 1), GATHERS[device.type], device)
     size = (operator.n_nodes, operator.n_nodes)
-    matrix = torch.sparse_csr_tensor(
-        operator.indptr, operator.neighbours, operator.weights, size, check_invariants=False
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says of every sparse CSR tensor that it is in beta
+        matrix = torch.sparse_csr_tensor(
+            operator.indptr, operator.neighbours, operator.weights, size, check_invariants=False
+        )
     table_ND = torch.ones(operator.n_nodes, columns, device=device)
     taken = len(operator.neighbours) * (columns * FLOAT + INDEX + FLOAT)
     programs: list[Callable[[], Tensor]] = [lambda: operator.product(table_ND), lambda: matrix @ table_ND]

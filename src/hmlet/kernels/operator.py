@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from hmlet.kernels import cpu, edge_hash
 
@@ -65,6 +66,7 @@ class Operator:
     def n_nodes(self) -> int:
         return len(self.indptr) - 1
 
+    @record_function("hmlet::edge dropout")
     def drop(self, rate: float, key: Tensor) -> Operator:
         """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate).
 
