@@ -14,13 +14,11 @@ from torch import Tensor
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
-from hmlet.ranking import NO_ITEM, Ranked, top_k
+from hmlet.ranking import NO_ITEM, Ranked, longest_item, top_k
 
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
-BLOCK_BYTES = {
-    "cpu": 64 << 20,
-    "cuda": 2 << 30,
-}  # of scores held at once: cache-friendly, and small beside the GPU's memory
+# Of scores held at once: what stays in a CPU's cache, and is small beside a GPU's memory.
+BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +93,17 @@ def rank_blocks(
     k: int,
     seen: Csr | None,
     allowed_I: Tensor | None = None,
+    longest: Tensor | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
     """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES."""
     device = items_IF.device
+    if longest is None and len(items_IF):
+        longest = longest_item(items_IF)
     size = max(1, BLOCK_BYTES[device.type] // (4 * max(1, len(items_IF))))
     for start in range(0, len(users), size):
         block = users[start : start + size]
         pairs = None if seen is None else _pairs(seen, block, device)
-        yield block, top_k(users_UF[torch.from_numpy(block).to(device)], items_IF, k, pairs, allowed_I)
+        yield block, top_k(users_UF[torch.from_numpy(block).to(device)], items_IF, k, pairs, allowed_I, longest)
 
 
 def _pairs(seen: Csr, block: npt.NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
