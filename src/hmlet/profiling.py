@@ -6,6 +6,7 @@ PyTorch's profiler record some more; the model moves exactly as without it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -127,6 +128,7 @@ class WatchedSteps:
 
     def _record(self, step: int, epoch: int) -> None:
         if self._profiler is None:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write of itself to standard error
             activity = ProfilerActivity.CUDA if self.steps.on_cuda else ProfilerActivity.CPU
             self._profiler = torch.profiler.profile(activities=[activity], acc_events=True)
             self._profiler.start()

@@ -128,7 +128,8 @@ def _decide(users_BF: Tensor, items_IF: Tensor, rough_BC: Tensor, items_BC: Tens
     else:
         items_BC, order_BC = items_BC.sort(dim=1)
         rough_BC = rough_BC.gather(1, order_BC)
-        exact_BC = (items_IF[items_BC].double() * users_BF.double()[:, None, :]).sum(dim=2)
+        items_BCF = items_IF.index_select(0, items_BC.flatten()).view(*items_BC.shape, items_IF.shape[1])
+        exact_BC = (items_BCF.double() * users_BF.double()[:, None, :]).sum(dim=2)
     exact_BC = exact_BC.masked_fill(rough_BC == -torch.inf, -torch.inf)
     scores_BC, order_BC = exact_BC.sort(dim=1, descending=True, stable=True)
     scores_BK, items_BK = scores_BC[:, :k].contiguous(), items_BC.gather(1, order_BC[:, :k])

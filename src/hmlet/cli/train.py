@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,8 +44,6 @@ def train(
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
-    # PyTorch's profiler writes of itself to standard error otherwise, and reads this when it is loaded.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from hmlet.data.catalog import load
     from hmlet.planning import gigabytes, memory_plan
     from hmlet.profiling import Profile, Unwatched
