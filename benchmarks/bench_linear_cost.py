@@ -1,7 +1,7 @@
 """Cost by size: building the graph, a product and a training step on synthetic power-law graphs of growing size.
 
 A user has about DEGREE items; degrees of users and popularities of items follow power laws. The table has time and
-memory for each edge; `exponent` is the slope of log time over log edges (1 is linear). Memory of the graph's building is
+memory for each edge; `exponent` is the slope of log time over log edges (1 is linear). Memory of building the graph is
 traced in NumPy; that of a step is the device's, or on CPU what the process grew by at the most. Gates have one hidden
 layer of D: the paper's sizes, made for D = 512, would be nearly all that is measured.
 
