@@ -29,6 +29,7 @@ from hmlet.data.catalog import load
 from hmlet.graph import training_graph
 from hmlet.kernels import Operator
 from hmlet.planning import Sizes, memory_plan
+from hmlet.profiling import Unwatched
 from hmlet.runs import RunDirectory
 from hmlet.training import Trainer
 
@@ -105,7 +106,7 @@ def _measure(options: argparse.Namespace, case: list[str]) -> dict[str, Any]:
 
 def _train(data: Dataset, recipe: Any, device: torch.device) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(data, recipe, device, RunDirectory(Path(folder), {}))
+        trainer = Trainer(data, recipe, device, RunDirectory(Path(folder), {}), Unwatched())
         for _ in range(2):  # the second evaluation finds a best model already
             for step in range(STEPS[device.type]):
                 trainer.steps.take(step, 0)

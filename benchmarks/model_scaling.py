@@ -142,7 +142,7 @@ def text() -> str:
     """What the document says between its two marks."""
     seconds, efficiency = measured_efficiency()
     return (
-        f"On one H200 a step of HMLET(End) on Gowalla took {1e3 * seconds:.2f} ms (recorded in `results/gowalla/`), and\n"
+        f"On one H200 a step of HMLET(End) on Gowalla took {1e3 * seconds:.2f} ms (record in `results/gowalla/`), and\n"
         f"the sum above is {100 * efficiency:.0f} % of that. All device times below are divided by this share.\n\n"
         f"{table()}"
     )

@@ -17,6 +17,7 @@ from hmlet.data import Dataset
 from hmlet.distributed import Ranks
 from hmlet.kernels import Operator
 from hmlet.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, readable
+from hmlet.profiling import Unwatched
 from hmlet.runs import RunDirectory
 from hmlet.training import Trainer
 
@@ -48,14 +49,15 @@ def peak(work: Callable[[], object]) -> int:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of ranking that do not hide what an evaluation takes beside them."""
-    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 1 << 20)
+    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 1 << 18)
+    monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 20)
 
 
 @pytest.mark.parametrize("model", TRAINED)
 def test_the_plan_is_what_training_takes(model: str, data: Dataset, tmp_path: Path, small_blocks: None) -> None:
     """A step and an evaluation, each within 10 % of the allocator's peak."""
     chosen = recipe(model)
-    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}))
+    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
     plan = memory_plan(chosen, Sizes.of(data))
     trainer.model.train()
     trainer.steps.take(0, 0)  # makes Adam's state and the gradients, which the plan counts as table and optimizer
@@ -70,7 +72,7 @@ def test_the_plan_is_what_training_takes(model: str, data: Dataset, tmp_path: Pa
 @pytest.mark.parametrize("state", ["float32", "bfloat16"])
 def test_what_stays_is_counted_exactly(state: str, data: Dataset, tmp_path: Path) -> None:
     chosen = recipe("lightgcn", f"train.optimizer_state={state}")
-    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}))
+    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
     trainer.steps.take(0, 0)
     plan, sampler = memory_plan(chosen, Sizes.of(data)), trainer.steps.sampler  # type: ignore[attr-defined]
     drawn_from = [sampler.eligible, sampler.indptr, sampler.items, sampler.keys]
@@ -96,7 +98,7 @@ def test_ranks_divide_the_columns_and_not_the_graph() -> None:
     assert (four.graph, 4 * four.table, 4 * four.optimizer) == (alone.graph, alone.table, alone.optimizer)
     assert 4 * four.activations == pytest.approx(alone.activations, rel=0.01)
     gated = [memory_plan(recipe("hmlet-end"), LARGE, "cuda", Ranks(0, size)).activations for size in (1, 4)]
-    assert gated[1] < gated[0] / 3  # the gate is split by nodes
+    assert gated[1] < gated[0] / 2.5  # the gate is split by nodes; on one device its kernels keep less
 
 
 def test_half_the_storage_takes_less() -> None:
@@ -136,7 +138,7 @@ def test_changes_are_the_mildest_that_fit() -> None:
 
 def test_changes_go_together_where_none_is_enough() -> None:
     """One column and one layer leave nothing to lower: only both savings at once take the least."""
-    least = recipe("lightgcn", "model.embedding_size=1", "model.layers=1")
+    least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1")
     both = ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
     needed = memory_plan(least.changed(both), LARGE, "cuda").total
     (found,) = changes(least, LARGE, "cuda", 1, needed)

@@ -22,12 +22,12 @@ from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import OutOfMemory
-from hmlet.evaluation import BLOCK_BYTES
+from hmlet.evaluation import block_size
 from hmlet.graph import Graph
-from hmlet.kernels import Operator
+from hmlet.kernels import Operator, dry
 from hmlet.models import NOISE_FREE, Model, build
 from hmlet.models.wrmf import WRMF
-from hmlet.ranking import bytes_a_user
+from hmlet.ranking import candidate_bytes
 from hmlet.sampling import Triplets
 from hmlet.steps import GradientSteps
 
@@ -78,6 +78,11 @@ class MemoryPlan:
 
 def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks = ALONE) -> MemoryPlan:
     """The bytes that training a recipe takes on each rank's device ("cpu" or "cuda"), however large the graph."""
+    with dry.standing_for(device):
+        return _plan(recipe, sizes, device, ranks)
+
+
+def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
     model = _dry_model(recipe, sizes).keep_columns(ranks)
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
@@ -122,7 +127,7 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
         loss.backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.grad = None
-    return ledger.peak
+    return int(ledger.peak)
 
 
 def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:
@@ -134,9 +139,10 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
         kept = ledger.live
         own_NF = model.readout(layers).float()
         factors_NF = ranks.whole(own_NF, model.embedding.shape[1])
-    block = min(BLOCK_BYTES[device], sizes.users * bytes_a_user(sizes.items, factors_NF.shape[1], k))
+    users = min(sizes.users, block_size(sizes.items, factors_NF.shape[1], k, device))
+    block = users * (4 * sizes.items + candidate_bytes(sizes.items, factors_NF.shape[1], k))
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
-    return max(ledger.peak, ledger.live + block, kept + copy)
+    return int(max(ledger.peak, ledger.live + block, kept + copy))
 
 
 class _DrySteps(GradientSteps):

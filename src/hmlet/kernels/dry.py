@@ -5,7 +5,11 @@ A step that runs on these says how many bytes it takes, for any size of graph, b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,9 +36,33 @@ class Segments:
         return cls(start, end, target, on_cuda)
 
 
-def product(segments: Segments, neighbours: Tensor, weights: Tensor, x_ND: Tensor) -> Tensor:
+_stands_for: ContextVar[str] = ContextVar("stands_for", default="")
+
+
+@contextmanager
+def standing_for(device: str) -> Iterator[None]:
+    """Tensors without memory stand for those of a device: CUDA's kernels are fused and keep less."""
+    token = _stands_for.set(device)
+    try:
+        yield
+    finally:
+        _stands_for.reset(token)
+
+
+def on_cuda() -> bool:
+    return _stands_for.get() == "cuda"
+
+
+def product(
+    segments: Segments,
+    neighbours: Tensor,
+    weights: Tensor,
+    x_ND: Tensor,
+    addend_ND: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Nothing, N × D."""
-    y_ND = torch.empty_like(x_ND)
+    y_ND = torch.empty_like(x_ND, dtype=dtype)
     n_nodes, columns = x_ND.shape
     if segments.on_cuda:
         _partial = x_ND.new_empty(len(neighbours) // SEGMENT, columns, dtype=torch.float32)
@@ -54,17 +82,27 @@ def thin(
             torch.empty_like(weights),
         )
     count = round(len(edges) * (1.0 - rate))
-    _kept, _where = edges.new_empty(len(edges), dtype=torch.bool), edges.new_empty(count, dtype=torch.int64)
-    kept_neighbours, _unscaled = neighbours.new_empty(count), weights.new_empty(count)
-    return segments, kept_neighbours, weights.new_empty(count)
+    _kept, _before = edges.new_empty(len(edges), dtype=torch.bool), torch.empty_like(edges)
+    _where = edges.new_empty(count, dtype=torch.int64)
+    return segments, neighbours.new_empty(count), weights.new_empty(count)
 
 
-def dropout_relu(x: Tensor, rate: float, key: Tensor, first: int = 0) -> Tensor:
-    return torch.empty_like(x)
+def norm_dropout_relu(x_NH: Tensor, *others: Any) -> tuple[Tensor, None]:
+    return torch.empty_like(x_NH), None
 
 
-def dropout_relu_backward(y: Tensor, grad: Tensor, rate: float) -> Tensor:
-    return torch.empty_like(grad)
+def norm_dropout_relu_backward(
+    x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, saved: None, grad_NH: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x_NH), torch.empty_like(weight_H), torch.empty_like(bias_H)
+
+
+def dropout_relu(x_MH: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(x_MH)
+
+
+def activation_backward(y: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(y)
 
 
 def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:

@@ -6,16 +6,17 @@ Shapes: N nodes, D columns, E undirected edges (2 E entries).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
-from hmlet.kernels import cpu, edge_hash
+from hmlet.kernels import cpu, dry, edge_hash
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,6 @@ class Operator:
         storage: torch.dtype | None = None,
     ) -> Operator:
         """What `build` would make for a graph of this size on "cpu" or "cuda", on tensors without memory."""
-        from hmlet.kernels import dry
-
         entries, on_cuda = 2 * n_edges, device == "cuda"
         index = torch.int32 if _fits_int32(entries) else torch.int64
         with torch.device("meta"):
@@ -100,6 +99,7 @@ class Operator:
             tensors += [self.segments.start, self.segments.end, self.segments.target]
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
+    @record_function("hmlet::edge dropout")
     def drop(self, rate: float, key: Tensor) -> Operator:
         """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate).
 
@@ -109,7 +109,7 @@ class Operator:
         if rate == 0.0:
             return self
         if self.segments is not None:
-            segments, neighbours, weights = fused(self.weights).thin(
+            segments, neighbours, weights = _kernels(self.weights).thin(
                 self.segments, self.neighbours, self.weights, self.edges, rate, key
             )
             return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
@@ -117,39 +117,45 @@ class Operator:
         indptr, neighbours, weights = cpu.compact(
             self.indptr, self.neighbours, self.weights, kept.index_select(0, self.edges)
         )
-        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate), key=key)
+        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights.div_(1.0 - rate), key=key)
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         """Â x, differentiable in x."""
-        y_ND: Tensor = _SymmetricProduct.apply(x_ND, self)  # type: ignore[no-untyped-call]
-        return y_ND
+        return self.fork(x_ND)[0]
 
-    def product(self, x_ND: Tensor) -> Tensor:
-        """Â x, without a gradient, in the storage type."""
+    def fork(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """Â x, and x for whatever else uses it: the product's backward adds the gradient that comes that way."""
+        forked: tuple[Tensor, Tensor] = _Fork.apply(x_ND, self)  # type: ignore[no-untyped-call]
+        return forked
+
+    def product(self, x_ND: Tensor, addend_ND: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Â x (+ addend), without a gradient. x is gathered in the storage type, which is also the result's default."""
         x_ND = x_ND if self.storage is None else x_ND.to(self.storage)
         if self.segments is None:
-            y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND)
+            y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND).to(dtype or x_ND.dtype)
+            y_ND = y_ND if addend_ND is None else y_ND.add_(addend_ND)
         else:
-            y_ND = fused(x_ND).product(self.segments, self.neighbours, self.weights, x_ND)
-        return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND)
+            y_ND = _kernels(x_ND).product(self.segments, self.neighbours, self.weights, x_ND, addend_ND, dtype)
+        return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND.to(y_ND.dtype))
 
 
-def fused(x: Tensor) -> Any:
-    """The module whose kernels work on a tensor: Triton's on CUDA, bytes alone on meta, none elsewhere."""
-    if x.is_meta:
-        from hmlet.kernels import dry
-
-        return dry
-    if not x.is_cuda or find_spec("triton") is None:
-        return None
-    from hmlet.kernels import cuda
-
-    return cuda
+def fork(product: Callable[[Tensor], Tensor], x_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Operator.fork, for whatever takes an operator's place."""
+    return product.fork(x_ND) if isinstance(product, Operator) else (product(x_ND), x_ND)
 
 
 def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:
     """A fresh key for the hash of dropout, drawn on the device: one int64."""
     return torch.randint(2**62, (1,), generator=generator, device=device)
+
+
+def _kernels(x: Tensor) -> Any:
+    """The module that works on rows cut into segments: Triton's, or the one for tensors without memory."""
+    if x.is_meta:
+        return dry
+    from hmlet.kernels import cuda
+
+    return cuda
 
 
 def _fits_int32(entries: int) -> bool:
@@ -167,14 +173,17 @@ def _segments(indptr: Tensor) -> Any:
     return cuda.Segments.of(indptr)
 
 
-class _SymmetricProduct(torch.autograd.Function):
-    """y = Â x with x̄ = Â ȳ, because Â is symmetric."""
+class _Fork(torch.autograd.Function):
+    """y = Â x beside x itself. x̄ = Â ȳ + what comes back by x, because Â is symmetric."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, operator: Operator) -> Tensor:
+    def forward(ctx: Any, x_ND: Tensor, operator: Operator) -> tuple[Tensor, Tensor]:
         ctx.operator, ctx.dtype = operator, x_ND.dtype
-        return operator.product(x_ND)
+        ctx.set_materialize_grads(False)
+        return operator.product(x_ND), x_ND.view_as(x_ND)
 
     @staticmethod
-    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:
-        return ctx.operator.product(grad_ND).to(ctx.dtype), None
+    def backward(ctx: Any, grad_y_ND: Tensor | None, grad_x_ND: Tensor | None) -> tuple[Tensor | None, None]:
+        if grad_y_ND is None:
+            return grad_x_ND, None
+        return ctx.operator.product(grad_y_ND, grad_x_ND, ctx.dtype), None
