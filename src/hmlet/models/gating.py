@@ -6,14 +6,15 @@ columns of its own M nodes (hmlet.distributed).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from hmlet.distributed import Ranks
-from hmlet.kernels import dropout_relu, mix
+from hmlet.kernels import dense, dropout_relu, mix, norm_dropout_relu
 from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
@@ -35,25 +36,31 @@ class Gate(nn.Module):
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         """The chosen embeddings (N × D) and the probability of the non-linear branch behind each choice (N)."""
-        logits_N2 = self.logits(linear_ND, nonlinear_ND, how)
+        n_nodes, ranks = len(linear_ND), how.ranks
+        first = self.dense[0].to(linear_ND.dtype)
+        hidden_MH, linear_MD, nonlinear_MD = dense(ranks.rows(linear_ND), ranks.rows(nonlinear_ND), first)
+        if ranks.size == 1:  # these are all nodes, and their gradients are added where the first layer makes them
+            linear_ND, nonlinear_ND = linear_MD, nonlinear_MD
+        logits_N2 = ranks.gather(self.logits(hidden_MH, how, n_nodes), n_nodes)
         choice_N2 = gumbel_softmax(logits_N2, how.temperature, how.hard, how.noise)
         probability_N = torch.softmax(logits_N2.detach(), dim=1)[:, NONLINEAR]
         return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
 
-    def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> Tensor:
-        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation.
+    def logits(self, hidden_MH: Tensor, how: Pass, n_nodes: int) -> Tensor:
+        """The MLP's output for the rank's nodes, from its first layer's: M × 2.
 
         Products are in the embeddings' type; BatchNorm's statistics and the logits are in the parameters'.
         """
-        n_nodes, dtype, ranks = len(linear_ND), linear_ND.dtype, how.ranks
-        linear_MD, nonlinear_MD = ranks.rows(linear_ND), ranks.rows(nonlinear_ND)
-        for_linear, for_nonlinear = self.dense[0].to(dtype).chunk(2)
-        hidden_MH = torch.addmm(linear_MD @ for_linear, nonlinear_MD, for_nonlinear)
-        first = ranks.own_rows(n_nodes).start
-        for weight, norm in zip(list(self.dense)[1:], self.norm, strict=True):
-            normalised_MH = batch_norm(hidden_MH, norm, ranks, n_nodes)  # type: ignore[arg-type]
-            hidden_MH = dropout_relu(normalised_MH, self.rate, how.dropout, first, n_nodes) @ weight.to(dtype)
-        return ranks.gather(hidden_MH.to(self.bias.dtype) + self.bias, n_nodes)
+        norms = cast(Iterable[nn.BatchNorm1d], self.norm)
+        for weight, norm in zip(list(self.dense)[1:], norms, strict=True):
+            if how.ranks.size == 1:
+                alive_MH = norm_dropout_relu(hidden_MH, norm, self.rate, how.dropout)
+            else:
+                start = how.ranks.own_rows(n_nodes).start
+                normalised_MH = batch_norm(hidden_MH, norm, how.ranks, n_nodes)
+                alive_MH = dropout_relu(normalised_MH, self.rate, how.dropout, start, n_nodes)
+            hidden_MH = alive_MH @ weight.to(hidden_MH.dtype)
+        return hidden_MH.to(self.bias.dtype) + self.bias
 
 
 def batch_norm(x_MH: Tensor, norm: nn.BatchNorm1d, ranks: Ranks, n_nodes: int) -> Tensor:
@@ -62,7 +69,7 @@ def batch_norm(x_MH: Tensor, norm: nn.BatchNorm1d, ranks: Ranks, n_nodes: int) -
     Each rank's moments are gathered and combined, which loses no digits to large means (PyTorch's SyncBatchNorm does
     the same, on CUDA only).
     """
-    if ranks.size == 1 or not norm.training:
+    if not norm.training:
         normalised_MH: Tensor = norm(x_MH)
         return normalised_MH
     x = x_MH.to(norm.weight.dtype)
