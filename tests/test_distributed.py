@@ -63,11 +63,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def require_equal_runs(one: RunDirectory, many: RunDirectory) -> None:
+def require_equal_runs(one: RunDirectory, many: RunDirectory, rounding: float = 1e-4) -> None:
     """All that training decides, up to rounding.
 
     Where a gradient is nothing but rounding, Adam makes a step of it. So a tensor is compared by its length, and an
-    entry may be off by a ten-thousandth of its size or of MOVED, whichever is more.
+    entry may be off by this share of its size or of MOVED, whichever is more.
     """
     assert many.record["files"].keys() == one.record["files"].keys()
     for name in (name for name in one.record["files"] if name.endswith(".safetensors")):
@@ -76,7 +76,7 @@ def require_equal_runs(one: RunDirectory, many: RunDirectory) -> None:
         for key, tensor in expected.items():
             assert found[key].shape == tensor.shape
             difference = (found[key].double() - tensor.double()).norm()
-            assert difference <= 1e-4 * (tensor.double().norm() + MOVED * tensor.numel() ** 0.5), f"{name}: {key}"
+            assert difference <= rounding * (tensor.double().norm() + MOVED * tensor.numel() ** 0.5), f"{name}: {key}"
     assert many.record["valid"] == pytest.approx(one.record["valid"], abs=1e-6)
 
 
@@ -113,6 +113,9 @@ def test_a_signal_to_one_rank_saves_the_same_step_of_all(two: Path) -> None:
 
 
 # -- ranks that die -----------------------------------------------------------------------------------------------
+
+# Over the 32 steps of these runs, a last bit of e⁰ turned at the start moves the gates' weights as far as this.
+LONG = 1e-3
 
 # 480 training pairs: eight steps an epoch, and a checkpoint before each.
 OVERRIDES = [
@@ -167,25 +170,27 @@ def test_two_ranks_one_and_two_again_end_as_one(board: Path, tmp_path: Path, who
     assert f"{out}: best epoch" in again.stdout
     assert again.stdout.count("best epoch") == 1  # rank 0 alone speaks
     run = RunDirectory.open(out)
-    require_equal_runs(whole, run)
+    require_equal_runs(whole, run, LONG)
     assert [row["epoch"] for row in run.metrics()] == [1, 2, 3, 4]
     assert {path.name for path in out.iterdir()} == {path.name for path in whole.path.iterdir()}
 
 
 @pytest.mark.slow
 def test_twenty_kills_at_random_moments(board: Path, tmp_path: Path, whole: RunDirectory) -> None:
-    rng = random.Random(20)
-    for attempt in range(20):
-        out, restarts = tmp_path / str(attempt), attempt % 2
+    """By turns torchrun restarts all ranks, or the job ends and one process goes on."""
+    rng, kills = random.Random(20), 0
+    for attempt in range(60):
+        out, restarts = tmp_path / str(attempt), kills % 2
         moment = ["doomed", str(rng.randrange(2)), str(rng.uniform(0.0, 4.0))]
         done = torchrun(2, SCRIPT, *moment, *arguments(board, out), restarts=restarts)
-        if restarts:
-            assert done.returncode == 0, done.stderr
-        elif done.returncode == 0:  # it was quicker than the kill
-            continue
-        else:
-            fit(board, out, resume=True)
-        require_equal_runs(whole, RunDirectory.open(out))
+        killed = "(exitcode: -9)" in done.stderr
+        kills += killed
+        assert (done.returncode == 0) == (restarts == 1 or not killed), done.stderr
+        fit(board, out, resume=True)  # a finished run is returned as it is
+        require_equal_runs(whole, RunDirectory.open(out), LONG)
+        if kills == 20:
+            return
+    pytest.fail("the kills come too late to hit anything")
 
 
 # -- what is refused, and what is agreed --------------------------------------------------------------------------

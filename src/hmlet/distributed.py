@@ -33,7 +33,7 @@ from hmlet.errors import ConfigError, HmletError, LostRank
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-TIMEOUT = timedelta(minutes=10)  # the longest wait for a rank that lives: rank 0 may be writing a large checkpoint
+TIMEOUT = timedelta(minutes=30)  # the longest wait for a rank that lives: rank 0 may be writing a large checkpoint
 
 
 @dataclass(frozen=True)
@@ -274,9 +274,6 @@ def joined() -> Iterator[Ranks]:
         return
     from torch.distributed.rendezvous import rendezvous  # some builds of PyTorch do without
 
-    local = int(os.environ["LOCAL_RANK"])
-    if local < torch.cuda.device_count():
-        torch.cuda.set_device(local)
     with _others():
         store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
         # Tensors in main memory always go by Gloo, which is how ranks agree without asking their devices.
@@ -284,7 +281,7 @@ def joined() -> Iterator[Ranks]:
         unused = _unused(store, rank, size)
         dist.init_process_group(backend, store=unused, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
-        yield Ranks(rank, size, local)
+        yield Ranks(rank, size, int(os.environ["LOCAL_RANK"]))
     except LostRank:
         # torchrun ends the survivors by SIGTERM; this one is ending, and has something to say first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

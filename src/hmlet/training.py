@@ -98,6 +98,8 @@ def fit(
     With several `ranks` (hmlet.distributed.joined), each calls this with the same arguments, and rank 0 alone writes.
     """
     place = choose_device(device, ranks)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)  # where Triton launches
     _require_splittable(recipe, ranks)
     require_memory(memory_plan(recipe, data.n_users, data.n_items, data.count("train")), place)
     if data.count("train") == 0:

@@ -10,7 +10,7 @@ import typer
 
 from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, serve, train, tune
 from hmlet.cli.console import app, report_error, speaks
-from hmlet.errors import ConfigError, HmletError
+from hmlet.errors import ConfigError, HmletError, LostRank
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
 _COMMANDS = (
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HmletError as error:
         if speaks() or error.of_one_rank:
             report_error(str(error))
+        if isinstance(error, LostRank):
+            os._exit(error.exit_code)  # PyTorch's own way out may wait for the rank that is gone
         return error.exit_code
     except KeyboardInterrupt:
         report_error("interrupted")
