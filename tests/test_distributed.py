@@ -19,7 +19,7 @@ import ranked
 import torch
 from planted import checkerboard
 
-from hmlet import training
+from hmlet import cli, training
 from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import resolve
@@ -215,9 +215,22 @@ def test_other_commands_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert capsys.readouterr().err == (
         "error: hmlet data list runs in one process: start it without torchrun, which is for train and export\n"
     )
-    monkeypatch.setenv("RANK", "1")
-    assert main(["data", "list"]) == 2
-    assert capsys.readouterr().err == ""  # rank 0 has said it
+
+
+def test_rank_0_speaks_for_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def says(rank: str, error: HmletError) -> list[float | str]:
+        heard: list[float | str] = []
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setattr(cli.time, "sleep", heard.append)
+        cli._report(error)
+        return [*heard, *capsys.readouterr().err.splitlines()]
+
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    for error in (ConfigError("wrong"), LostRank("wrong"), training.Interrupted("wrong")):
+        assert says("0", error) == ["error: wrong"]
+    assert says("1", ConfigError("wrong")) == [cli.GRACE, "error: wrong"]  # torchrun ends it while it waits
+    assert says("1", LostRank("wrong")) == ["error: wrong"]
+    assert says("1", training.Interrupted("wrong")) == []
 
 
 def test_shares_cover_everything_once() -> None:
@@ -228,9 +241,3 @@ def test_shares_cover_everything_once() -> None:
             assert [len(part) for part in parts] == ALONE.counts(n) if size == 1 else Ranks(0, size).counts(n)
     whole_ND = torch.arange(12.0).view(2, 6)
     assert torch.equal(torch.cat([Ranks(rank, 3).own_columns(whole_ND) for rank in range(3)], dim=1), whole_ND)
-
-
-def test_what_the_ranks_do_not_share_they_say_themselves() -> None:
-    assert LostRank("gone").of_one_rank
-    assert LostRank("gone").exit_code == 75
-    assert not HmletError("wrong").of_one_rank

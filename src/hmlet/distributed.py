@@ -200,6 +200,7 @@ class Ranks:
         if "error" in outcome:
             error = HmletError(*outcome["error"][:2])
             error.code, error.exit_code = outcome["error"][2:]
+            error.of_all_ranks = True
             raise error
         return outcome["value"]
 

@@ -49,6 +49,7 @@ class Interrupted(HmletError):
 
     code = "interrupted"
     exit_code = 130
+    of_all_ranks = True
 
 
 @dataclass
