@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hmlet.ranking import NO_ITEM, top_k
+from hmlet.ranking import GROUP, NO_ITEM, longest_item, top_k
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -63,6 +63,18 @@ def test_k_far_below_the_catalogue_with_seen_items_on_top(k: int) -> None:
     best = [set(oracles.ranking(user_F.numpy(), items_IF.numpy(), 100)) for user_F in users_BF]
     check(users_BF, items_IF, k)
     check(users_BF, items_IF, k, best)
+
+
+@pytest.mark.parametrize("n_items", [2047, 2048, 2063, 3000])
+def test_two_rounds_find_what_one_does(n_items: int) -> None:
+    """Long rows are ranked in two rounds: with the best items in one group, in the rest behind them, and hidden."""
+    users_BF, items_IF = normal(11, 3, 4), normal(12, n_items, 4)
+    groups = n_items // GROUP
+    items_IF[5 : groups * GROUP : groups] = 3 * users_BF[0]  # all of group 5
+    items_IF[-1], items_IF[groups * GROUP - 1] = 4 * users_BF[0], 5 * users_BF[1]
+    assert groups >= 4 * (5 + 12), "the case takes two rounds"
+    check(users_BF, items_IF, 5)
+    check(users_BF, items_IF, 5, [{n_items - 1, 5, 5 + groups}, {groups * GROUP - 1}, set(range(n_items - 3))])
 
 
 def test_equal_items_and_a_zero_user_are_ranked_by_index() -> None:
@@ -119,14 +131,14 @@ def test_only_allowed_items_come_back() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 64, 65, 200, 513])
-@pytest.mark.parametrize("n_items", [7, 900])
+@pytest.mark.parametrize("n_items", [7, 900, 2100])
 def test_one_user_and_a_block_give_the_same_bits(size: int, n_items: int) -> None:
     users_BF, items_IF = normal(1, 33, size), normal(2, n_items, size)
     items_IF[n_items // 2] = items_IF[0]
     hidden = [{row % n_items, (row * 5) % n_items} for row in range(33)]
     block = top_k(users_BF, items_IF, 10, pairs(hidden))
     for row in range(33):
-        alone = top_k(users_BF[row : row + 1], items_IF, 10, pairs([hidden[row]]))
+        alone = top_k(users_BF[row : row + 1], items_IF, 10, pairs([hidden[row]]), longest=longest_item(items_IF))
         assert torch.equal(alone.items_BK[0], block.items_BK[row])
         assert torch.equal(alone.scores_BK[0], block.scores_BK[row])
 

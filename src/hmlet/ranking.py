@@ -3,7 +3,7 @@
 Scores are exact: float64 dot products of the stored float32 factors, ties going to the smaller item. The order
 therefore does not depend on how many users are ranked together, on the device or on its matrix library.
 
-Legend: B users ranked together, I items, F factor size, K results, C candidates.
+Legend: B users ranked together, I items, F factor size, K results, C candidates, G groups of items, P items in a pool.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 Indices = npt.NDArray[np.int64]
 NO_ITEM = -1  # fills a row that has fewer than K items left
+GROUP = 16  # items that compete in the first of two rounds on CPU
 
 
 class Ranked(NamedTuple):
@@ -32,22 +33,24 @@ def top_k(
     k: int,
     seen: tuple[Tensor, Tensor] | None = None,
     allowed_I: Tensor | None = None,
+    longest: Tensor | None = None,
 ) -> Ranked:
     """The k best items of each user, without the `seen` (row, item) pairs and the items that are not allowed.
 
     A float32 matrix product proposes candidates and float64 decides among them. Where the bound on float32's error
-    leaves open whether a candidate was missed, the row is ranked in float64 altogether.
+    leaves open whether a candidate was missed, the row is ranked in float64 altogether. The bound needs the `longest`
+    item, `longest_item(items_IF)`: those who rank by the same items again and again pass it.
     """
     n_items = len(items_IF)
     k = min(k, n_items)
     scores_BI = users_BF @ items_IF.T
     _exclude(scores_BI, seen, allowed_I)
-    candidates = min(n_items, 2 * k + 8)
+    candidates = min(n_items, k + max(12, k // 4))
     rough_BC, items_BC = _largest(scores_BI, candidates)
     ranked = _decide(users_BF, items_IF, rough_BC, items_BC, k)
     if candidates == n_items:
         return ranked
-    missed_B = rough_BC[:, -1].double() + _rounding(users_BF, items_IF) >= ranked.scores_BK[:, -1]
+    missed_B = rough_BC[:, -1].double() + _rounding(users_BF, items_IF, longest) >= ranked.scores_BK[:, -1]
     missed_B &= rough_BC[:, -1] > -torch.inf
     for row in missed_B.nonzero().flatten().tolist():
         exact = _decide(users_BF[row : row + 1], items_IF, scores_BI[row : row + 1], None, k)
@@ -74,12 +77,18 @@ def similar(factors_NF: Tensor, rows_B: Tensor, k: int) -> Ranked:
     return top_k(unit_NF[rows_B], unit_NF, k, itself)
 
 
-def _rounding(users_BF: Tensor, items_IF: Tensor) -> Tensor:
+def longest_item(items_IF: Tensor) -> Tensor:
+    """The largest norm of an item's factor."""
+    longest: Tensor = items_IF.norm(dim=1).max()
+    return longest
+
+
+def _rounding(users_BF: Tensor, items_IF: Tensor, longest: Tensor | None) -> Tensor:
     """A bound on the error of each user's rough scores: of rounding, and of products too small for the type."""
     size, kind = items_IF.shape[1], torch.finfo(items_IF.dtype)
     lost = (size * kind.tiny) ** 0.5  # a norm is short by at most this much where its squares vanish
     length_B = users_BF.norm(dim=1).double() + lost
-    longest = items_IF.norm(dim=1).max().double() + lost
+    longest = (longest_item(items_IF) if longest is None else longest).double() + lost
     error_B: Tensor = size * (4 * kind.eps * length_B * longest + kind.tiny)
     return error_B
 
@@ -92,8 +101,23 @@ def _exclude(scores_BI: Tensor, seen: tuple[Tensor, Tensor] | None, allowed_I: T
 
 
 def _largest(scores_BI: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    values, indices = torch.topk(scores_BI, count, dim=1)
-    return values, indices
+    """The `count` largest scores of each row, descending, and their items.
+
+    On CPU in two rounds, because torch.topk walks a long row slowly: the best of each group of items, then all items of
+    the `count` best groups. Each of these groups has an item at least as good as any that was left out.
+    """
+    groups = scores_BI.shape[1] // GROUP
+    if scores_BI.device.type != "cpu" or groups < 4 * count:
+        values, indices = torch.topk(scores_BI, count, dim=1)
+        return values, indices
+    grouped = groups * GROUP
+    best_BG = scores_BI[:, :grouped].view(-1, GROUP, groups).amax(dim=1)
+    group_BC = best_BG.topk(count, dim=1, sorted=False).indices
+    items_BP = (group_BC[:, :, None] + torch.arange(0, grouped, groups)).flatten(1)
+    rest = torch.arange(grouped, scores_BI.shape[1]).expand(len(scores_BI), -1)
+    items_BP = torch.cat([items_BP, rest], dim=1)
+    values, place = scores_BI.gather(1, items_BP).topk(count, dim=1)
+    return values, items_BP.gather(1, place)
 
 
 def _decide(users_BF: Tensor, items_IF: Tensor, rough_BC: Tensor, items_BC: Tensor | None, k: int) -> Ranked:
@@ -104,7 +128,8 @@ def _decide(users_BF: Tensor, items_IF: Tensor, rough_BC: Tensor, items_BC: Tens
     else:
         items_BC, order_BC = items_BC.sort(dim=1)
         rough_BC = rough_BC.gather(1, order_BC)
-        exact_BC = (items_IF[items_BC].double() * users_BF.double()[:, None, :]).sum(dim=2)
+        items_BCF = items_IF.index_select(0, items_BC.flatten()).view(*items_BC.shape, items_IF.shape[1])
+        exact_BC = (items_BCF.double() * users_BF.double()[:, None, :]).sum(dim=2)
     exact_BC = exact_BC.masked_fill(rough_BC == -torch.inf, -torch.inf)
     scores_BC, order_BC = exact_BC.sort(dim=1, descending=True, stable=True)
     scores_BK, items_BK = scores_BC[:, :k].contiguous(), items_BC.gather(1, order_BC[:, :k])

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from hmlet.data import Csr
 from hmlet.errors import DataError
@@ -51,6 +52,7 @@ class TripletSampler:
         self.items = torch.from_numpy(train.items).to(device)
         self.keys = torch.from_numpy(owner * (n_items + 1) + train.items - rank).to(device)
 
+    @record_function("hmlet::sampling")
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
         """`size` independent triplets."""
         draw_3B = torch.rand(3, size, generator=generator, device=self.device, dtype=torch.float64)

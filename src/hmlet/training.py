@@ -31,6 +31,7 @@ from hmlet.kernels import Operator
 from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.planning import memory_plan, require_memory
+from hmlet.profiling import Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory
 from hmlet.steps import Steps, make_steps
 from hmlet.version import VERSION
@@ -91,12 +92,14 @@ def fit(
     resume: bool = False,
     listener: Listener | None = None,
     ranks: Ranks = ALONE,
+    profile: Profile | None = None,
 ) -> RunDirectory:
     """Train a recipe on a data set's training part and write the run directory.
 
     The validation part selects the model; the test part is never read. With `resume`, an unfinished run in `out`
     goes on from its last checkpoint, and a finished one is returned as it is. `listener` is told of every epoch.
     With several `ranks` (hmlet.distributed.joined), each calls this with the same arguments, and rank 0 alone writes.
+    A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
     """
     place = choose_device(device, ranks)
     if place.type == "cuda":
@@ -115,16 +118,29 @@ def fit(
         if run.finished:
             ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
             return run
-        trainer = Trainer(data, recipe, place, run, ranks)
-        trainer.restore()
+        watch = profile or Unwatched()
+        with watch.phase("graph and model"):
+            trainer = Trainer(data, recipe, place, run, watch, ranks)
+            trainer.restore()
         try:
-            trainer.loop(listener or (lambda event: None), request)
+            with watch.phase("training"):
+                trainer.loop(listener or (lambda event: None), request)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(
                 f"{place} ran out of memory ({error})",
                 "lower model.embedding_size, train.batch_size or model.layers; the last checkpoint is kept",
             ) from error
-        return trainer.finish()
+        with watch.phase("saving"):
+            trainer.finish()
+        if profile is not None:
+            run.record = ranks.first(lambda: _add_profile(run, profile))
+        return run
+
+
+def _add_profile(run: RunDirectory, profile: Profile) -> dict[str, Any]:
+    run.write_json("profile.json", profile.as_json())
+    run.write_record()
+    return run.record
 
 
 def _require_splittable(recipe: Recipe, ranks: Ranks) -> None:
@@ -153,9 +169,15 @@ class Trainer:
     """A model on its way: what the loop moves, saves and restores."""
 
     def __init__(
-        self, data: Dataset, recipe: Recipe, device: torch.device, run: RunDirectory, ranks: Ranks = ALONE
+        self,
+        data: Dataset,
+        recipe: Recipe,
+        device: torch.device,
+        run: RunDirectory,
+        watch: Profile | Unwatched,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.data, self.recipe, self.device, self.run, self.ranks = data, recipe, device, run, ranks
+        self.data, self.recipe, self.device, self.run, self.watch, self.ranks = data, recipe, device, run, watch, ranks
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
         self.model: Model = build(recipe.model, self.graph, initial).keep_columns(ranks).to(device)
@@ -169,7 +191,7 @@ class Trainer:
             self_loops=loops,
             storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
         )
-        self.steps: Steps = make_steps(recipe, self.model, self.operator, data, device, ranks)
+        self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
         self.state = LoopState()
         self.best: dict[str, Tensor] = {}
@@ -197,7 +219,8 @@ class Trainer:
                     f"stopped in epoch {epoch + 1}; everything is saved", f"go on with --resume in {self.run.path}"
                 )
             if due:
-                self.save()
+                with self.watch.phase("saving"):
+                    self.save()
             self.steps.take(state.step, epoch)
             state.step += 1
 
@@ -207,7 +230,8 @@ class Trainer:
         row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss(epoch)}
         due = epoch % train.validate_every == 0 or epoch == train.epochs
         if due and self.data.count("valid"):  # with nothing to validate on, the last epoch is the model
-            row |= self._validate(epoch)
+            with self.watch.phase("validation"):
+                row |= self._validate(epoch)
         state.seconds += time.monotonic() - self._started_at
         self._started_at = time.monotonic()
         row["seconds"] = round(state.seconds, 3)

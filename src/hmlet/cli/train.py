@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, progress, speaks
+from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress, speaks
 
 
 @app.command()
@@ -23,6 +23,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of --out.")] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
+    profiled: Annotated[
+        bool, typer.Option("--profile", help="Also say where the time went, beside the least that the device needs.")
+    ] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved recipe and stop.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,9 +49,11 @@ def train(
     from hmlet.data.catalog import load
     from hmlet.distributed import joined
     from hmlet.planning import gigabytes, memory_plan
+    from hmlet.profiling import Profile, Unwatched
     from hmlet.training import fit
 
-    with progress(f"loading {data}") as advance:
+    profile = Profile() if profiled else None
+    with progress(f"loading {data}") as advance, (profile or Unwatched()).phase("load"):
         dataset = load(data, advance=advance)
     plan = memory_plan(recipe, dataset.n_users, dataset.n_items, dataset.count("train"))
     note(f"{model} on {dataset.name}: about {gigabytes(plan.total)} of memory")
@@ -62,16 +67,46 @@ def train(
             advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
             record(event)
 
-        run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks)
+        run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)
+    measured = run.read_json("profile.json") if profiled and "profile.json" in run.record["files"] else None
     if as_json:
-        print_json(
-            {"run": str(run.path), **{key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}}
-        )
+        found = {key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}
+        print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
         return
     valid = run.record["valid"] or {}
     summary = ", ".join(f"{name} {valid[name]:.4f}" for name in ("ndcg", "recall", "precision") if name in valid)
     print_line(
         f"{run.path}: best epoch {run.record['best_epoch']} of {run.record['epochs']}; validation @20: {summary}"
+    )
+    if measured:
+        _print_profile(measured)
+
+
+def _print_profile(measured: dict[str, Any]) -> None:
+    """Two tables: the run by phase, and a step by part beside its floor."""
+    print_line()
+    total = measured["seconds"]
+    rows = [(name, f"{seconds:.3f}", f"{seconds / total:.1%}") for name, seconds in measured["phases"].items()]
+    print_table(["phase", "seconds", "share"], [*rows, ("all", f"{total:.3f}", "100.0%")])
+    step = measured.get("step")
+    if step is None:
+        return
+
+    def milliseconds(seconds: float | None) -> str:
+        return "–" if seconds is None else f"{1e3 * seconds:.3f}"
+
+    print_line()
+    parts = [
+        (row["part"], milliseconds(row["seconds"]), milliseconds(row["floor_seconds"]), row.get("bound", "–"))
+        for row in step["parts"]
+    ]
+    whole = ("a step", milliseconds(step["seconds"]), milliseconds(step["floor_seconds"]), "")
+    print_table(["part, with its gradient", "ms", "floor ms", "floor waits for"], [*parts, whole])
+    rates = step["rates"]
+    share = "no step was measured" if step["seconds"] is None else f"{step['share_of_floor']:.0%} of the floor"
+    print_line(
+        f"{share}; this device copies {rates['copied'] / 1e9:.0f} GB/s, gathers {rates['gathered'] / 1e9:.0f} GB/s"
+        f" from its cache and multiplies {rates['multiplied'] / 1e12:.2f} TFLOP/s"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -31,6 +32,14 @@ def _bag(indptr: Tensor, neighbours: Tensor, weights: Tensor, x_ND: Tensor) -> T
 
 def compact(indptr: Tensor, neighbours: Tensor, weights: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The CSR of the kept entries alone: dropping edges makes the product cheaper instead of multiplying by zero."""
-    where = kept.nonzero().squeeze(1)
-    before = torch.searchsorted(where, indptr.long())
-    return before.to(indptr.dtype), neighbours.index_select(0, where), weights.index_select(0, where)
+    where = _places(kept)
+    before = torch.zeros(len(kept) + 1, dtype=indptr.dtype, device=kept.device)  # kept entries before each entry
+    torch.cumsum(kept, 0, dtype=indptr.dtype, out=before[1:])
+    return before.index_select(0, indptr), neighbours.index_select(0, where), weights.index_select(0, where)
+
+
+def _places(kept: Tensor) -> Tensor:
+    """Where a mask is true. NumPy finds that without a branch for each entry, several times as fast as PyTorch."""
+    if kept.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(kept.numpy()))
+    return kept.nonzero().squeeze(1)

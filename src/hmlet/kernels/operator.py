@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from hmlet.kernels import cpu, edge_hash
 
@@ -66,6 +67,7 @@ class Operator:
     def n_nodes(self) -> int:
         return len(self.indptr) - 1
 
+    @record_function("hmlet::edge dropout")
     def drop(self, rate: float, key: Tensor) -> Operator:
         """The operator without a share `rate` of the undirected edges; the others are scaled by 1 / (1 - rate).
 
@@ -85,7 +87,7 @@ class Operator:
         indptr, neighbours, weights = cpu.compact(
             self.indptr, self.neighbours, self.weights, kept.index_select(0, self.edges)
         )
-        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights / (1.0 - rate), key=key)
+        return replace(self, indptr=indptr, neighbours=neighbours, weights=weights.div_(1.0 - rate), key=key)
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         """Â x, differentiable in x."""

@@ -1,0 +1,178 @@
+"""Cost by size: building the graph, a product and a training step on synthetic power-law graphs of growing size.
+
+A user has about DEGREE items; degrees of users and popularities of items follow power laws. The table has time and
+memory for each edge; `exponent` is the slope of log time over log edges (1 is linear). Memory of building the graph is
+traced in NumPy; that of a step is the device's, or on CPU what the process grew by at the most. Gates have one hidden
+layer of D: the paper's sizes, made for D = 512, would be nearly all that is measured.
+
+    python benchmarks/bench_linear_cost.py --device cuda --edges 1e6 3e6 1e7 3e7 1e8 --json
+    python benchmarks/bench_linear_cost.py --edges 1e5 3e5 1e6 3e6 1e7 --threads 2 --json
+    python benchmarks/bench_linear_cost.py --edges 1e4 3e4 --repeats 1 --json     (seconds)
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import hardware, median_seconds, publish
+
+from hmlet.config import resolve
+from hmlet.data.dataset import Csr
+from hmlet.graph import Graph
+from hmlet.kernels import Operator
+from hmlet.models import build
+from hmlet.steps import GradientSteps
+
+DEGREE = 25  # as on Gowalla
+MODELS = ("lightgcn", "hmlet-end")
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """What the steps ask of a data set."""
+
+    train: Csr
+    n_users: int
+    n_items: int
+
+    def csr(self, *parts: str) -> Csr:
+        return self.train
+
+    def count(self, part: str) -> int:
+        return len(self.train.items)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--edges", type=float, nargs="+", default=[1e5, 3e5, 1e6])
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    _measure(power_law(5000), device, options)  # libraries are loaded and kernels compiled
+    rows = [_measure(power_law(int(edges)), device, options) for edges in options.edges]
+    timed = [name for name in rows[0] if name.endswith("_seconds")]
+    result: dict[str, Any] = {"dim": options.dim, "batch": options.batch, "precision": options.precision}
+    result |= {"hardware": hardware(device), "sizes": rows}
+    result["exponent"] = {name.removesuffix("_seconds"): _exponent(rows, name) for name in timed}
+    publish("linear_cost", result, options.json, options.record)
+    if not options.json:
+        _print_table(rows, timed)
+
+
+def power_law(n_edges: int, seed: int = 0) -> Synthetic:
+    """A bipartite graph with about so many edges, whose degrees follow power laws on both sides."""
+    rng = np.random.default_rng(seed)
+    n_users = n_items = max(n_edges // DEGREE, 2)
+    # Lomax with shape 2 has mean 1; an item of relative rank r is drawn in proportion to r^-1/2.
+    wanted = rng.pareto(2.0, n_users)
+    degree = np.clip(wanted / wanted.sum() * n_edges, 1, n_items // 2 or 1).astype(np.int64)
+    owner = np.repeat(np.arange(n_users, dtype=np.int64), degree)
+    item = (n_items * rng.random(len(owner)) ** 2).astype(np.int64)
+    key = np.unique(owner * n_items + item)  # a pair that is drawn twice is one edge
+    indptr = np.searchsorted(key, np.arange(n_users + 1, dtype=np.int64) * n_items)
+    return Synthetic(Csr(indptr, (key % n_items).astype(np.int32)), n_users, n_items)
+
+
+def _measure(data: Synthetic, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
+    """One size: seconds and bytes of each kind of work."""
+    building = [_seconds(lambda: Graph.from_csr(data.train, data.n_items)) for _ in range(options.repeats)]
+    tracemalloc.start()
+    graph = Graph.from_csr(data.train, data.n_items)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    size = graph.indptr.nbytes + graph.neighbours.nbytes + graph.edges.nbytes
+    row: dict[str, Any] = {"edges": graph.n_edges, "nodes": graph.n_nodes, "largest_degree": int(graph.degree.max())}
+    row |= {"graph_seconds": statistics.median(building), "graph_bytes": size, "graph_peak_bytes": peak}
+    storage = torch.bfloat16 if options.precision == "bfloat16" else None
+    arrays = graph.indptr, graph.neighbours, graph.edges, graph.scale()
+    operator = Operator.build(*arrays, device, storage=storage)
+    row["operator_seconds"] = _seconds(lambda: Operator.build(*arrays, device, storage=storage), device)
+    row["product_seconds"] = _product_seconds(operator, device, options)
+    for name in MODELS:
+        row |= _step(name, data, graph, operator, device, options)
+    return row
+
+
+def _product_seconds(operator: Operator, device: torch.device, options: argparse.Namespace) -> float:
+    x_ND = torch.randn(operator.n_nodes, options.dim, device=device)
+    return median_seconds(lambda: operator.product(x_ND), device, options.repeats, 1)
+
+
+def _step(
+    name: str, data: Synthetic, graph: Graph, operator: Operator, device: torch.device, options: argparse.Namespace
+) -> dict[str, Any]:
+    sizes = [f"model.embedding_size={options.dim}", f"train.batch_size={options.batch}", "model.layers=4"]
+    gates = ["model.gate_warmup=0", f"model.gate_hidden=[{options.dim}]"] if name.startswith("hmlet") else []
+    recipe = resolve(name, overrides=[*sizes, *gates, f"train.precision={options.precision}"])
+    gc.collect()
+    before = _reset_peak(device)
+    model = build(recipe.model, graph, torch.Generator().manual_seed(1)).to(device)
+    steps = GradientSteps(recipe, model, operator, data, device)  # type: ignore[arg-type]
+    taken = iter(range(10**9))
+    seconds = median_seconds(lambda: steps.take(next(taken), 0), device, options.repeats, 6 if steps.on_cuda else 1)
+    return {f"{name}_step_seconds": seconds, f"{name}_step_peak_bytes": _peak(device) - before}
+
+
+def _seconds(work: Callable[[], object], device: torch.device | None = None) -> float:
+    began = time.perf_counter()
+    work()
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def _reset_peak(device: torch.device) -> int:
+    """The memory in use now, from which the peak is counted."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the process's peak begins anew
+    return _peak(device)
+
+
+def _peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
+
+
+def _exponent(rows: list[dict[str, Any]], name: str) -> float | None:
+    """The slope of log seconds over log edges."""
+    if len(rows) < 2:
+        return None
+    return float(np.polyfit(np.log([row["edges"] for row in rows]), np.log([row[name] for row in rows]), 1)[0])
+
+
+def _print_table(rows: list[dict[str, Any]], timed: list[str]) -> None:
+    print("\nns an edge" + "".join(f"{name.removesuffix('_seconds'):>16}" for name in timed))
+    for row in rows:
+        print(f"{row['edges']:>10}" + "".join(f"{1e9 * row[name] / row['edges']:>16.2f}" for name in timed))
+    memory = [name for name in rows[0] if name.endswith("_bytes")]
+    print("\nbytes an edge" + "".join(f"{name.removesuffix('_bytes'):>22}" for name in memory))
+    for row in rows:
+        print(f"{row['edges']:>13}" + "".join(f"{row[name] / row['edges']:>22.1f}" for name in memory))
+
+
+if __name__ == "__main__":
+    main()
