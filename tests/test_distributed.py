@@ -19,7 +19,7 @@ import ranked
 import torch
 from planted import checkerboard
 
-from hmlet import training
+from hmlet import cli, training
 from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import resolve
@@ -63,11 +63,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def require_equal_runs(one: RunDirectory, many: RunDirectory) -> None:
+def require_equal_runs(one: RunDirectory, many: RunDirectory, rounding: float = 1e-4) -> None:
     """All that training decides, up to rounding.
 
     Where a gradient is nothing but rounding, Adam makes a step of it. So a tensor is compared by its length, and an
-    entry may be off by a ten-thousandth of its size or of MOVED, whichever is more.
+    entry may be off by this share of its size or of MOVED, whichever is more.
     """
     assert many.record["files"].keys() == one.record["files"].keys()
     for name in (name for name in one.record["files"] if name.endswith(".safetensors")):
@@ -76,7 +76,7 @@ def require_equal_runs(one: RunDirectory, many: RunDirectory) -> None:
         for key, tensor in expected.items():
             assert found[key].shape == tensor.shape
             difference = (found[key].double() - tensor.double()).norm()
-            assert difference <= 1e-4 * (tensor.double().norm() + MOVED * tensor.numel() ** 0.5), f"{name}: {key}"
+            assert difference <= rounding * (tensor.double().norm() + MOVED * tensor.numel() ** 0.5), f"{name}: {key}"
     assert many.record["valid"] == pytest.approx(one.record["valid"], abs=1e-6)
 
 
@@ -113,6 +113,9 @@ def test_a_signal_to_one_rank_saves_the_same_step_of_all(two: Path) -> None:
 
 
 # -- ranks that die -----------------------------------------------------------------------------------------------
+
+# Over the 32 steps of these runs, a last bit of e⁰ turned at the start moves the gates' weights as far as this.
+LONG = 1e-3
 
 # 480 training pairs: eight steps an epoch, and a checkpoint before each.
 OVERRIDES = [
@@ -167,25 +170,27 @@ def test_two_ranks_one_and_two_again_end_as_one(board: Path, tmp_path: Path, who
     assert f"{out}: best epoch" in again.stdout
     assert again.stdout.count("best epoch") == 1  # rank 0 alone speaks
     run = RunDirectory.open(out)
-    require_equal_runs(whole, run)
+    require_equal_runs(whole, run, LONG)
     assert [row["epoch"] for row in run.metrics()] == [1, 2, 3, 4]
     assert {path.name for path in out.iterdir()} == {path.name for path in whole.path.iterdir()}
 
 
 @pytest.mark.slow
 def test_twenty_kills_at_random_moments(board: Path, tmp_path: Path, whole: RunDirectory) -> None:
-    rng = random.Random(20)
-    for attempt in range(20):
-        out, restarts = tmp_path / str(attempt), attempt % 2
+    """By turns torchrun restarts all ranks, or the job ends and one process goes on."""
+    rng, kills = random.Random(20), 0
+    for attempt in range(60):
+        out, restarts = tmp_path / str(attempt), kills % 2
         moment = ["doomed", str(rng.randrange(2)), str(rng.uniform(0.0, 4.0))]
         done = torchrun(2, SCRIPT, *moment, *arguments(board, out), restarts=restarts)
-        if restarts:
-            assert done.returncode == 0, done.stderr
-        elif done.returncode == 0:  # it was quicker than the kill
-            continue
-        else:
-            fit(board, out, resume=True)
-        require_equal_runs(whole, RunDirectory.open(out))
+        killed = "(exitcode: -9)" in done.stderr
+        kills += killed
+        assert (done.returncode == 0) == (restarts == 1 or not killed), done.stderr
+        fit(board, out, resume=True)  # a finished run is returned as it is
+        require_equal_runs(whole, RunDirectory.open(out), LONG)
+        if kills == 20:
+            return
+    pytest.fail("the kills come too late to hit anything")
 
 
 # -- what is refused, and what is agreed --------------------------------------------------------------------------
@@ -210,9 +215,22 @@ def test_other_commands_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert capsys.readouterr().err == (
         "error: hmlet data list runs in one process: start it without torchrun, which is for train and export\n"
     )
-    monkeypatch.setenv("RANK", "1")
-    assert main(["data", "list"]) == 2
-    assert capsys.readouterr().err == ""  # rank 0 has said it
+
+
+def test_rank_0_speaks_for_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def says(rank: str, error: HmletError) -> list[float | str]:
+        heard: list[float | str] = []
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setattr(cli.time, "sleep", heard.append)
+        cli._report(error)
+        return [*heard, *capsys.readouterr().err.splitlines()]
+
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    for error in (ConfigError("wrong"), LostRank("wrong"), training.Interrupted("wrong")):
+        assert says("0", error) == ["error: wrong"]
+    assert says("1", ConfigError("wrong")) == [cli.GRACE, "error: wrong"]  # torchrun ends it while it waits
+    assert says("1", LostRank("wrong")) == ["error: wrong"]
+    assert says("1", training.Interrupted("wrong")) == []
 
 
 def test_shares_cover_everything_once() -> None:
@@ -223,9 +241,3 @@ def test_shares_cover_everything_once() -> None:
             assert [len(part) for part in parts] == ALONE.counts(n) if size == 1 else Ranks(0, size).counts(n)
     whole_ND = torch.arange(12.0).view(2, 6)
     assert torch.equal(torch.cat([Ranks(rank, 3).own_columns(whole_ND) for rank in range(3)], dim=1), whole_ND)
-
-
-def test_what_the_ranks_do_not_share_they_say_themselves() -> None:
-    assert LostRank("gone").of_one_rank
-    assert LostRank("gone").exit_code == 75
-    assert not HmletError("wrong").of_one_rank

@@ -21,17 +21,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.rendezvous import rendezvous
 
 from hmlet.errors import ConfigError, HmletError, LostRank
 
-TIMEOUT = timedelta(minutes=10)  # the longest wait for a rank that lives: rank 0 may be writing a large checkpoint
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+TIMEOUT = timedelta(minutes=30)  # the longest wait for a rank that lives: rank 0 may be writing a large checkpoint
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,7 @@ class Ranks:
         if "error" in outcome:
             error = HmletError(*outcome["error"][:2])
             error.code, error.exit_code = outcome["error"][2:]
+            error.of_all_ranks = True
             raise error
         return outcome["value"]
 
@@ -273,17 +276,16 @@ def joined() -> Iterator[Ranks]:
     if size == 1:
         yield ALONE
         return
-    local = int(os.environ["LOCAL_RANK"])
-    if local < torch.cuda.device_count():
-        torch.cuda.set_device(local)
+    from torch.distributed.rendezvous import rendezvous  # some builds of PyTorch do without
+
     with _others():
-        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))  # type: ignore[no-untyped-call]
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
         # Tensors in main memory always go by Gloo, which is how ranks agree without asking their devices.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         unused = _unused(store, rank, size)
         dist.init_process_group(backend, store=unused, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
-        yield Ranks(rank, size, local)
+        yield Ranks(rank, size, int(os.environ["LOCAL_RANK"]))
     except LostRank:
         # torchrun ends the survivors by SIGTERM; this one is ending, and has something to say first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -292,26 +294,28 @@ def joined() -> Iterator[Ranks]:
         dist.destroy_process_group()  # after an error it might wait for ranks that are gone
 
 
-def _unused(store: dist.Store, rank: int, size: int) -> dist.Store:
+def _unused(store: Store, rank: int, size: int) -> Store:
     """A corner of torchrun's store that is this attempt's alone.
 
     torchrun keeps one store over its restarts (PyTorch 2.13), and who reads a dead rank's address there waits for it in
     vain. So rank 0 names the corner in answer to each other rank's call, which bears a name that no earlier one had,
     and goes on answering until all who live have heard it.
     """
+    from torch.distributed.distributed_c10d import PrefixStore
+
     own = uuid4().hex
     if rank:
         store.set(f"call/{rank}", own)
         corner = store.get(f"answer/{own}").decode()
         store.set(f"{corner}/heard/{rank}", "")
-        return dist.PrefixStore(corner, store)
+        return PrefixStore(corner, store)
     corner, waiting = f"corner/{own}", list(range(1, size))
     while waiting:
         for other in waiting:
             store.set(f"answer/{store.get(f'call/{other}').decode()}", corner)
         time.sleep(0.01)
         waiting = [other for other in waiting if not store.check([f"{corner}/heard/{other}"])]
-    return dist.PrefixStore(corner, store)
+    return PrefixStore(corner, store)
 
 
 @contextmanager

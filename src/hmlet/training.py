@@ -50,6 +50,7 @@ class Interrupted(HmletError):
 
     code = "interrupted"
     exit_code = 130
+    of_all_ranks = True
 
 
 @dataclass
@@ -101,6 +102,8 @@ def fit(
     A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
     """
     place = choose_device(device, ranks)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)  # where Triton launches
     _require_splittable(recipe, ranks)
     require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     if data.count("train") == 0:
