@@ -59,9 +59,7 @@ def step(recipe: Recipe, sizes: Sizes, ranks: int, plan: MemoryPlan, efficiency:
     width = 2 if recipe.train.precision == "bfloat16" else 4
     kept = 2 * sizes.edges * (1.0 - recipe.train.edge_dropout)
     gathered = 2 * layers * kept * (max(SECTOR, width * columns) + 8)  # a neighbour's row; its number and weight
-    gates = model.types.count("gated") if isinstance(model, HmletConfig) else 0
-    hidden = [2 * model.embedding_size, *model.gate_hidden, 2] if isinstance(model, HmletConfig) else []
-    operations = gates * 6 * sizes.nodes / ranks * sum(a * b for a, b in pairwise(hidden))
+    operations = 6 * sizes.nodes / ranks * dense_weights(recipe)  # two forward, four backward
     moved = 2 * plan.activations + 28 * sizes.nodes * columns  # Adam: parameter and two moments twice, gradient once
     return Step(
         product=gathered / HBM / efficiency,
@@ -71,13 +69,23 @@ def step(recipe: Recipe, sizes: Sizes, ranks: int, plan: MemoryPlan, efficiency:
     )
 
 
+def dense_weights(recipe: Recipe) -> int:
+    """The weights of all gates' dense layers."""
+    if not isinstance(recipe.model, HmletConfig):
+        return 0
+    widths = [2 * recipe.model.embedding_size, *recipe.model.gate_hidden, 2]
+    return recipe.model.types.count("gated") * sum(a * b for a, b in pairwise(widths))
+
+
 def traffic(recipe: Recipe, sizes: Sizes, ranks: int) -> float:
-    """Bytes that a rank sends a step (docs/scaling.md, "How training is split"; small terms are left out)."""
+    """Bytes that a rank sends a step: the table of docs/scaling.md without its flags."""
     model, share = recipe.model, (ranks - 1) / ranks
     width = 2 if recipe.train.precision == "bfloat16" else 4
     gates = model.types.count("gated") if isinstance(model, HmletConfig) else 0
     exchanged = 4 * share * width * sizes.nodes * model.embedding_size / ranks + 2 * share * 8 * sizes.nodes
-    return 4 * share * 4 * (recipe.train.batch_size + 1) + gates * exchanged
+    moments = 2 * (ranks - 1) * 8 * sum(model.gate_hidden) if isinstance(model, HmletConfig) else 0
+    gradients = 2 * share * 4 * dense_weights(recipe)
+    return 4 * share * 4 * (recipe.train.batch_size + 1) + gates * (exchanged + moments) + gradients
 
 
 def measured_efficiency() -> tuple[float, float]:

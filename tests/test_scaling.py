@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -46,8 +47,12 @@ def test_a_step_by_hand(model: ModuleType) -> None:
     assert model.step(recipe, sizes, 64, plan).product == pytest.approx(2 * 2 * 20_000 * (32 + 8) / 4.8e12)  # a sector
 
 
-def test_what_gates_send(model: ModuleType) -> None:
-    """Two gates of HMLET(End): two N × D / G slices forward, their gradients back, and two logits a node."""
-    recipe, sizes = resolve("hmlet-end", "hmlet", None, model.SETTINGS), Sizes(600, 400, 10_000)
-    small = 4 * 0.75 * 4 * 8193
-    assert model.traffic(recipe, sizes, 4) == pytest.approx(2 * 0.75 * (4 * 2 * 1000 * 16 + 16 * 1000) + small)
+@pytest.mark.parametrize("name", ["lightgcn", "hmlet-end"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_traffic_is_what_was_measured(name: str, ranks: int, model: ModuleType) -> None:
+    """Bytes counted on debian (benchmarks/bench_ranks.py), within one percent."""
+    record = json.loads((ROOT / "benchmarks" / "results" / "ranks_debian_d64_cpu2_2026-11-15.json").read_text())
+    settings = [f"model.embedding_size={record['dim']}", f"train.batch_size={record['batch']}"]
+    expected = record[name][str(ranks)]["sent_bytes"]
+    found = model.traffic(resolve(name, "hmlet", None, settings), Sizes(3779, 1285, 47_398), ranks)
+    assert found == pytest.approx(expected, rel=0.01)
