@@ -26,11 +26,12 @@ from plain import PlainSteps
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
+from hmlet.distributed import ALONE
 from hmlet.evaluation import evaluate
 from hmlet.graph import Graph, training_graph
 from hmlet.kernels import Operator, draw_key
 from hmlet.models import Model, build
-from hmlet.models.losses import bpr, penalty
+from hmlet.models.losses import bpr, margins, penalty, row_norms
 from hmlet.models.schedule import training_pass
 from hmlet.profiling import WatchedSteps
 from hmlet.steps import GradientSteps
@@ -98,7 +99,7 @@ def _build(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) ->
     operator = Operator.build(
         graph.indptr, graph.neighbours, graph.edges, graph.scale(), device, storage=storage
     )  # fmt: skip
-    return GradientSteps(recipe, model, operator, data, device)
+    return GradientSteps(recipe, model, operator, data, device, ALONE)
 
 
 def _ours(
@@ -197,7 +198,8 @@ def _float64_loss(
         product = whole.drop(recipe.train.edge_dropout, key)
     layers = model.propagate(product, training_pass(recipe.model, temperature, torch.Generator()))
     chosen_3BF = model.readout(layers)[rows_3B]
-    return bpr(*chosen_3BF.chunk(3)) + recipe.train.l2 * penalty(model.embedding[rows_3B].chunk(3))
+    norms = row_norms(model.embedding[rows_3B].chunk(3))
+    return bpr(margins(*chosen_3BF.chunk(3))) + recipe.train.l2 * penalty(norms)
 
 
 def _now(device: torch.device) -> float:

@@ -29,6 +29,7 @@ from harness import hardware, median_seconds, publish
 
 from hmlet.config import resolve
 from hmlet.data.dataset import Csr
+from hmlet.distributed import ALONE
 from hmlet.graph import Graph
 from hmlet.kernels import Operator
 from hmlet.models import build
@@ -134,7 +135,7 @@ def _step(
     gc.collect()
     before = _reset_peak(device)
     model = build(recipe.model, graph, torch.Generator().manual_seed(1)).to(device)
-    steps = GradientSteps(recipe, model, operator, data, device)  # type: ignore[arg-type]
+    steps = GradientSteps(recipe, model, operator, data, device, ALONE)  # type: ignore[arg-type]
     taken = iter(range(10**9))
     seconds = median_seconds(lambda: steps.take(next(taken), 0), device, options.repeats, 6 if steps.on_cuda else 1)
     return {f"{name}_step_seconds": seconds, f"{name}_step_peak_bytes": _peak(device) - before}

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 CUDA_LOCK = ROOT / "requirements-cuda.lock"
-CUDA_PREFIXES = ("nvidia-", "cuda-", "triton")
+CUDA_PREFIXES = ("nvidia-", "cuda-")
 HEADER = "# Written by `make lock` from pyproject.toml and requirements.in; do not edit. `make` installs it.\n"
 CUDA_HEADER = HEADER + "# NVIDIA's libraries for PyPI's Linux build of PyTorch; its CPU build needs none of them.\n"
 

@@ -118,7 +118,11 @@ def test_a_training_too_short_to_measure_says_so(tmp_path: Path, capsys: pytest.
     ("names", "part"),
     [
         (["aten::random_", "_DropoutReLU"], "BatchNorm, dropout, activation"),
-        (["aten::copy_", "aten::to", "_SymmetricProductBackward"], "product"),
+        (["aten::copy_", "aten::to", "_ForkBackward"], "product"),
+        (["aten::mul", "_ForkActivationBackward"], "BatchNorm, dropout, activation"),
+        (["_gradient_sums_kernel"], "BatchNorm, dropout, activation"),
+        (["_apply_kernel"], "BatchNorm, dropout, activation"),
+        (["aten::cat", "_DenseBackward"], "matrix products"),
         (["_segments_kernel"], "product"),
         (["_thin_kernel"], "edge dropout"),
         (["aten::rand", "hmlet::sampling"], "sampling"),
@@ -143,7 +147,7 @@ def test_kernels_count_on_a_gpu_and_operations_without_their_children_on_a_cpu()
             self_cpu_time_total=own, cpu_parent=parent, is_user_annotation="Optimizer" in name,
         )  # fmt: skip
 
-    outer = event("_SymmetricProduct", "CPU", 10.0, 4.0)
+    outer = event("_Fork", "CPU", 10.0, 4.0)
     events = [
         outer,
         event("aten::empty", "CPU", 6.0, 6.0, outer),

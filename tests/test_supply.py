@@ -127,7 +127,7 @@ def test_one_pytorch_in_all_locks_and_no_nvidia_library_in_the_main_one() -> Non
     locked = pins("requirements.lock")
     assert locked["torch"] == "2.13.0"
     assert pins("requirements-cpu.lock") == {"torch": "2.13.0+cpu"}
-    assert not [name for name in locked if name.startswith(("nvidia", "cuda", "triton"))]
+    assert not [name for name in locked if name.startswith(("nvidia", "cuda"))]
 
 
 def test_files_name_no_host_beyond_the_known_ones() -> None:

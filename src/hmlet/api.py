@@ -18,6 +18,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset, Vocabulary
 from hmlet.data.catalog import load
 from hmlet.data.interactions import Id
+from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import RunError
 from hmlet.evaluation import Evaluation, evaluate, rank_blocks, seen_items
 from hmlet.explanation import explanation
@@ -130,7 +131,7 @@ class Run:
         indices = self.data.users.indices(users).astype(np.int64)
         seen, allowed_I = seen_items(self.data, mask), self._allowed(allow, deny)
         answers = []
-        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, seen, allowed_I, self._longest):
+        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, seen, allowed_I, longest=self._longest):
             for user, items in zip(block, self._named(self.data.items, "item", ranked), strict=True):
                 answers.append({"user": self.data.users.id(int(user)), "items": items})
         return answers
@@ -174,10 +175,11 @@ class Run:
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
         advance: export.Advance = export.silent,
+        ranks: Ranks = ALONE,
     ) -> int:
         """Write the top-k of users (all of them by default) to a .parquet, .csv or .jsonl file; returns its rows."""
         chosen = None if users is None else self.data.users.indices(users).astype(np.int64)
-        return export.export(self, out, k, chosen, mask, self._allowed(allow, deny), advance)
+        return export.export(self, out, k, chosen, mask, self._allowed(allow, deny), advance, ranks)
 
     @cached_property
     def fold_in(self) -> FoldIn:

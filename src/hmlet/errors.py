@@ -12,6 +12,7 @@ class HmletError(Exception):
 
     code = "error"
     exit_code = 2
+    of_one_rank = False  # whether one process of several meets it alone, and has to say so itself
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -53,6 +54,20 @@ class TrainingError(HmletError):
     """A training that had to stop: a non-finite loss, or memory that ran out. The last good checkpoint survives."""
 
     code = "training"
+
+
+class OutOfMemory(TrainingError):
+    """A device whose memory ran out while training."""
+
+    of_one_rank = True
+
+
+class LostRank(HmletError):
+    """A process of a training on several that is gone. What it had saved is whole, and starting again is the cure."""
+
+    code = "lost-rank"
+    exit_code = 75  # "try again" among the system's exit statuses
+    of_one_rank = True
 
 
 class UnknownId(HmletError):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hmlet.data import Csr, Dataset
+from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
 from hmlet.ranking import NO_ITEM, Ranked, longest_item, top_k
@@ -64,7 +65,12 @@ def _parts(mask: str) -> tuple[str, ...]:
 
 
 def evaluate(
-    factors: tuple[Tensor, Tensor], data: Dataset, split: str = "valid", mask: str = "train", k: int = 20
+    factors: tuple[Tensor, Tensor],
+    data: Dataset,
+    split: str = "valid",
+    mask: str = "train",
+    k: int = 20,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
     """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out."""
     if k < 1:
@@ -75,7 +81,7 @@ def evaluate(
     relevant = Membership(held_out, data.n_items, items_IF.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
     recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
-    for block, ranked in rank_blocks(users_UF, items_IF, users, k, seen):
+    for block, ranked in rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks):
         users_B = torch.from_numpy(block).to(items_IF.device)
         found = per_user(relevant(users_B, ranked.items_BK), relevant.counts[users_B], k)
         for name, values in found.items():
@@ -93,17 +99,23 @@ def rank_blocks(
     k: int,
     seen: Csr | None,
     allowed_I: Tensor | None = None,
+    ranks: Ranks = ALONE,
     longest: Tensor | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
-    """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES."""
+    """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
+
+    Of several ranks each ranks its share of a block, and all of them get the whole block's lists.
+    """
     device = items_IF.device
     if longest is None and len(items_IF):
         longest = longest_item(items_IF)
     size = max(1, BLOCK_BYTES[device.type] // (4 * max(1, len(items_IF))))
-    for start in range(0, len(users), size):
-        block = users[start : start + size]
-        pairs = None if seen is None else _pairs(seen, block, device)
-        yield block, top_k(users_UF[torch.from_numpy(block).to(device)], items_IF, k, pairs, allowed_I, longest)
+    for start in range(0, len(users), size * ranks.size):
+        block = users[start : start + size * ranks.size]
+        own = block[ranks.own_rows(len(block))]
+        pairs = None if seen is None else _pairs(seen, own, device)
+        ranked = top_k(users_UF[torch.from_numpy(own).to(device)], items_IF, k, pairs, allowed_I, longest)
+        yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))
 
 
 def _pairs(seen: Csr, block: npt.NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:

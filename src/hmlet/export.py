@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from hmlet.data import Dataset
+from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.evaluation import rank_blocks, seen_items
 from hmlet.ranking import NO_ITEM, Ranked
@@ -47,11 +48,13 @@ def export(
     mask: str = "train",
     allowed_I: Tensor | None = None,
     advance: Advance = silent,
+    ranks: Ranks = ALONE,
 ) -> int:
     """Write the top-k of users (all without `users`) to a file and return its rows: user, item, rank from 1, score.
 
     The suffix of `out` says the format. Blocks of users are ranked and written one after the other, so memory does not
-    grow with their number; the file gets its name when it is whole.
+    grow with their number; the file gets its name when it is whole. Of several `ranks` each ranks a share of every
+    block, and rank 0 writes.
     """
     out, data = Path(out), run.data
     if k < 1:
@@ -61,10 +64,10 @@ def export(
     users_UF, items_IF = run.factors
     chosen = np.arange(data.n_users) if users is None else users
     rows = 0
-    with _replacing(out) as file, _WRITERS[out.suffix](file, _schema(data)) as write:
+    with _writing(out, data, ranks) as write:
         advance(0, len(chosen))
         done = 0
-        for block, ranked in rank_blocks(users_UF, items_IF, chosen, k, seen_items(data, mask), allowed_I):
+        for block, ranked in rank_blocks(users_UF, items_IF, chosen, k, seen_items(data, mask), allowed_I, ranks):
             table = _table(data, block, ranked)
             write(table)
             rows, done = rows + len(table), done + len(block)
@@ -88,6 +91,16 @@ def _table(data: Dataset, block: npt.NDArray[np.int64], ranked: Ranked) -> pa.Ta
         pa.array(ranked.scores_BK.cpu().numpy()[row, place]),
     ]
     return pa.Table.from_arrays(columns, schema=_schema(data))
+
+
+@contextmanager
+def _writing(out: Path, data: Dataset, ranks: Ranks) -> Iterator[Write]:
+    """What writes a table to a file on rank 0, and nothing on the others."""
+    if ranks.rank:
+        yield lambda table: None
+        return
+    with _replacing(out) as file, _WRITERS[out.suffix](file, _schema(data)) as write:
+        yield write
 
 
 @contextmanager

@@ -32,9 +32,9 @@ PARTS = {
     "optimizer": r"adam",
     "sampling": r"hmlet::sampling|searchsorted|distribution",
     "edge dropout": r"hmlet::edge dropout|thin_kernel",
-    "product": r"product|segments?_kernel|join_kernel|embedding_bag",
-    "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|nvjet|cutlass|splitk|cublas",
-    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold",
+    "product": r"product|segments_kernel|join_kernel|embedding_bag|\b_fork(backward)?$",
+    "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas",
+    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|statistics|apply|gradient).*kernel",
     "mixture": r"mix|softmax|uniform|aten::log$",
     "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty",
     "sums of gradients": r"accumulate|aten::add|functor_add",
@@ -50,6 +50,9 @@ class Unwatched:
 
     def steps(self, steps: Steps) -> Steps:
         return steps
+
+
+UNWATCHED = Unwatched()
 
 
 class Profile:

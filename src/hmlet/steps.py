@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
+from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import TrainingError
 from hmlet.kernels import Operator, draw_key
 from hmlet.models import Model
-from hmlet.models.losses import bpr, penalty
+from hmlet.models.losses import bpr, margins, penalty, row_norms
 from hmlet.models.schedule import gates_frozen, training_pass, training_temperature
 from hmlet.models.wrmf import WRMF
 from hmlet.sampling import TripletSampler
@@ -40,11 +42,13 @@ class Steps(Protocol):
         """Take up what `tensors` gave."""
 
 
-def make_steps(recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device) -> Steps:
+def make_steps(
+    recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks = ALONE
+) -> Steps:
     """The steps that train a model."""
     if isinstance(model, WRMF):
         return SolverSteps(model, data.csr("train"))
-    return GradientSteps(recipe, model, operator, data, device)
+    return GradientSteps(recipe, model, operator, data, device, ranks)
 
 
 class GradientSteps:
@@ -52,11 +56,14 @@ class GradientSteps:
 
     A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the fused
     optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
-    On CUDA the step is captured once as a graph and replayed.
+    On CUDA the step is captured once as a graph and replayed; on several ranks it is not, because a collective that
+    waits inside a replay for a rank that is gone cannot be given up.
     """
 
-    def __init__(self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device) -> None:
-        self.recipe, self.model, self.operator, self.device = recipe, model, operator, device
+    def __init__(
+        self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
+    ) -> None:
+        self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
         self.per_epoch = math.ceil(data.count("train") / recipe.train.batch_size)
         self.sampler = TripletSampler(data.csr("train"), data.n_items, device)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
@@ -68,6 +75,8 @@ class GradientSteps:
         self.broken = torch.zeros((), device=device)
         self.optimizer.found_inf = self.broken  # type: ignore[attr-defined]  # fused Adam skips its update where this is 1
         self.temperature = torch.ones((), device=device)
+        self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
+        self.captures = self.on_cuda and ranks.size == 1
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager_steps = 0
         self.at = (0, 0)  # the epoch and batch of the last step
@@ -81,7 +90,7 @@ class GradientSteps:
         else:
             self._step()
             self.eager_steps += 1
-            if self.on_cuda and self.eager_steps == WARM_UP:
+            if self.captures and self.eager_steps == WARM_UP:
                 self._capture()
         if not self.on_cuda or step % LOOK_EVERY == 0:
             self._look()
@@ -106,7 +115,8 @@ class GradientSteps:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss()
         self.broken.copy_(torch.maximum(self.broken, (~loss.detach().isfinite()).float()))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward(self.share)  # type: ignore[no-untyped-call]
+        self.ranks.add_up(weight.grad for weight in self.model.weights())
         self.optimizer.step()
         self.loss_sum += loss.detach()
 
@@ -133,11 +143,14 @@ class GradientSteps:
         product = self.operator
         if train.edge_dropout:
             product = product.drop(train.edge_dropout, draw_key(self.generator, self.device))
-        layers = model.propagate(product, training_pass(self.recipe.model, self.temperature, self.generator))
+        how = training_pass(self.recipe.model, self.temperature, self.generator)
+        layers = model.propagate(product, replace(how, ranks=self.ranks))
         rows_3B = torch.cat([batch.user, model.n_users + batch.positive, model.n_users + batch.negative])
-        loss = bpr(*model.readout(layers, rows_3B).chunk(3))
-        weights = model.weights() if train.l2_weights else []
-        return loss + train.l2 * penalty(model.embedding.index_select(0, rows_3B).chunk(3), weights)
+        margin_B, norms = self.ranks.total(
+            margins(*model.readout(layers, rows_3B).chunk(3)),
+            row_norms(model.embedding.index_select(0, rows_3B).chunk(3)),
+        )
+        return bpr(margin_B) + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
 
     def mean_loss(self, epoch: int) -> float:
         self._look()

@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,16 +23,18 @@ from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.errors import ConfigError, HmletError, RunError, TrainingError
+from hmlet.distributed import ALONE, Ranks
+from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
 from hmlet.evaluation import Evaluation, evaluate
 from hmlet.graph import Graph, training_graph
 from hmlet.kernels import Operator
 from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.planning import memory_plan, require_memory
-from hmlet.profiling import Profile, Unwatched
+from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory
 from hmlet.steps import Steps, make_steps
+from hmlet.version import VERSION
 
 Listener = Callable[[dict[str, Any]], None]
 SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
@@ -62,15 +64,22 @@ class LoopState:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def choose_device(name: str) -> torch.device:
-    """The device that a name means: "auto" takes CUDA where there is one."""
+def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """The device that a name means: "auto" takes CUDA where there is one. Every rank has a device of its own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError("there is no CUDA device", "use --device cpu")
     if name.split(":")[0] not in ("cpu", "cuda"):
         raise ConfigError(f"there is no device {name!r}", "use auto, cpu or cuda")
-    return torch.device(name)
+    if ranks.size == 1 or name == "cpu":
+        return torch.device(name)
+    if ranks.local >= torch.cuda.device_count():
+        raise ConfigError(
+            f"there is no CUDA device for process {ranks.local} of this machine",
+            f"use --nproc-per-node {torch.cuda.device_count()}, or --device cpu",
+        )
+    return torch.device("cuda", ranks.local)
 
 
 def fit(
@@ -81,6 +90,7 @@ def fit(
     device: str = "auto",
     resume: bool = False,
     listener: Listener | None = None,
+    ranks: Ranks = ALONE,
     profile: Profile | None = None,
 ) -> RunDirectory:
     """Train a recipe on a data set's training part and write the run directory.
@@ -88,26 +98,32 @@ def fit(
     The validation part selects the model; the test part is never read. With `resume`, an unfinished run in `out`
     goes on from its last checkpoint, and a finished one is returned as it is. `listener` is told of every epoch.
     A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
+    With several `ranks` (hmlet.distributed.joined), each calls this with the same arguments, and rank 0 alone writes.
     """
-    place = choose_device(device)
+    place = choose_device(device, ranks)
+    _require_splittable(recipe, ranks)
+    if profile is not None and ranks.size > 1:
+        raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
     require_memory(memory_plan(recipe, data.n_users, data.n_items, data.count("train")), place)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
+    ranks.require_same(place, data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION)
     empty = RunDirectory(Path(out), {})
-    with empty.lock(), _deterministic(recipe.train.deterministic), _StopRequest() as request:
-        run = _enter(empty.path, recipe, data, place, resume)
+    with ExitStack() as held, _deterministic(recipe.train.deterministic), _StopRequest() as request:
+        ranks.first(lambda: held.enter_context(empty.lock()))  # its value is None
+        run = RunDirectory(empty.path, ranks.first(lambda: _enter(empty.path, recipe, data, place, resume).record))
         if run.finished:
-            run.remove(CHECKPOINT)  # a kill between the record and this leaves it
+            ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
             return run
-        watch = profile or Unwatched()
+        watch = profile or UNWATCHED
         with watch.phase("graph and model"):
-            trainer = Trainer(data, recipe, place, run, watch)
+            trainer = Trainer(data, recipe, place, run, ranks, watch)
             trainer.restore()
         try:
             with watch.phase("training"):
                 trainer.loop(listener or (lambda event: None), request)
         except torch.OutOfMemoryError as error:
-            raise TrainingError(
+            raise OutOfMemory(
                 f"{place} ran out of memory ({error})",
                 "lower model.embedding_size, train.batch_size or model.layers; the last checkpoint is kept",
             ) from error
@@ -117,6 +133,13 @@ def fit(
             run.write_json("profile.json", profile.as_json())
             run.write_record()
         return run
+
+
+def _require_splittable(recipe: Recipe, ranks: Ranks) -> None:
+    """Refuse what several ranks cannot share."""
+    if ranks.size > 1 and recipe.model.family == "wrmf":
+        raise ConfigError("wrmf is solved in one process", "start it without torchrun; every other model can be split")
+    ranks.require_columns(recipe.model.embedding_size)
 
 
 def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resume: bool) -> RunDirectory:
@@ -138,12 +161,18 @@ class Trainer:
     """A model on its way: what the loop moves, saves and restores."""
 
     def __init__(
-        self, data: Dataset, recipe: Recipe, device: torch.device, run: RunDirectory, watch: Profile | Unwatched
+        self,
+        data: Dataset,
+        recipe: Recipe,
+        device: torch.device,
+        run: RunDirectory,
+        ranks: Ranks = ALONE,
+        watch: Profile | Unwatched = UNWATCHED,
     ) -> None:
-        self.data, self.recipe, self.device, self.run, self.watch = data, recipe, device, run, watch
+        self.data, self.recipe, self.device, self.run, self.ranks, self.watch = data, recipe, device, run, ranks, watch
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
-        self.model: Model = build(recipe.model, self.graph, initial).to(device)
+        self.model: Model = build(recipe.model, self.graph, initial).keep_columns(ranks).to(device)
         loops = self.model.self_loops
         self.operator = Operator.build(
             self.graph.indptr,
@@ -154,7 +183,7 @@ class Trainer:
             self_loops=loops,
             storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
         )
-        self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device))
+        self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
         self.state = LoopState()
         self.best: dict[str, Tensor] = {}
@@ -174,12 +203,14 @@ class Trainer:
                 listener(self._end_epoch(epoch))
             if state.step >= total or (train.patience and state.stale >= train.patience):
                 break
-            if request.made:
+            late = time.monotonic() - self._saved_at >= train.checkpoint_seconds
+            asked, due = self.ranks.any(request.made, late)
+            if asked:
                 self.save()
                 raise Interrupted(
                     f"stopped in epoch {epoch + 1}; everything is saved", f"go on with --resume in {self.run.path}"
                 )
-            if time.monotonic() - self._saved_at >= train.checkpoint_seconds:
+            if due:
                 with self.watch.phase("saving"):
                     self.save()
             self.steps.take(state.step, epoch)
@@ -197,7 +228,7 @@ class Trainer:
         self._started_at = time.monotonic()
         row["seconds"] = round(state.seconds, 3)
         state.history.append(row)
-        self.run.append_metrics(row)
+        self.ranks.first(lambda: self.run.append_metrics(row))
         return {**row, "epochs": train.epochs, "best": {"epoch": state.best_epoch, SELECTION: state.best_value}}
 
     def _validate(self, epoch: int) -> dict[str, Any]:
@@ -218,13 +249,23 @@ class Trainer:
     def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:
         """The model as it stands, on the validation part; training goes on as if nothing had happened."""
         self.model.eval()
-        how = ranking_pass(self.recipe.model, epoch - 1, self.ranking_noise)
-        layers = self.model.propagate(self.operator, how)
-        factors_NF = self.model.readout(layers).float()
+        layers, own_NF = self._finished(epoch)
+        factors_NF = self.ranks.whole(own_NF, self.width)
         users_UF, items_IF = factors_NF[: self.model.n_users], factors_NF[self.model.n_users :]
-        evaluation = evaluate((users_UF, items_IF), self.data, "valid", "train", SELECTION_K)
+        evaluation = evaluate((users_UF, items_IF), self.data, "valid", "train", SELECTION_K, self.ranks)
         self.model.train()
         return evaluation, layers
+
+    def _finished(self, epoch: int) -> tuple[Layers, Tensor]:
+        """The layers and factors of the model as it stands, the rank's own columns of them."""
+        how = replace(ranking_pass(self.recipe.model, epoch - 1, self.ranking_noise), ranks=self.ranks)
+        layers = self.model.propagate(self.operator, how)
+        return layers, self.model.readout(layers).float()
+
+    @property
+    def width(self) -> int:
+        """How many columns of the embeddings this process has."""
+        return self.model.embedding.shape[1]
 
     # -- saving and restoring -------------------------------------------------------------------------------------
 
@@ -234,23 +275,29 @@ class Trainer:
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         tensors |= {f"steps.{name}": tensor for name, tensor in self.steps.tensors().items()}
         tensors["ranking_noise"] = self.ranking_noise.get_state()
-        now = time.monotonic()
-        self.run.save_checkpoint(
-            tensors, {**asdict(self.state), "seconds": self.state.seconds + now - self._started_at}
-        )
+        state = {**asdict(self.state), "seconds": self.state.seconds + time.monotonic() - self._started_at}
+        whole = self.ranks.hand_in(tensors, self.width, _is_split)
+        self.ranks.first(lambda: self.run.save_checkpoint(whole, state))
         self._saved_at = time.monotonic()
 
     def restore(self) -> None:
         """Take up the last checkpoint, where there is one; metrics.jsonl goes back to what it says."""
-        saved = self.run.load_checkpoint()
-        if saved is not None:
-            tensors, state = saved
+        tensors: dict[str, Tensor] = {}
+
+        def read() -> dict[str, Any] | None:
+            saved = self.run.load_checkpoint()
+            tensors.update(saved[0] if saved else {})
+            return saved[1] if saved else None
+
+        state = self.ranks.first(read)
+        if state is not None:
+            tensors = self.ranks.hand_out(tensors, _is_split)
             self.state = LoopState(**state)
             self.model.load_state_dict(_under("model.", tensors))
             self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
             self.steps.load(_under("steps.", tensors))
             self.ranking_noise.set_state(tensors["ranking_noise"])
-        self._write_metrics()
+        self.ranks.first(self._write_metrics)
 
     def _write_metrics(self) -> None:
         self.run.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.state.history))
@@ -258,24 +305,29 @@ class Trainer:
     @torch.no_grad()
     def finish(self) -> RunDirectory:
         """Write the best model's factors, layers and gates, then the record that makes the run finished."""
-        run, state = self.run, self.state
         if self.best:
             self.model.load_state_dict(self.best)
         self.model.eval()
-        best_epoch = state.best_epoch or self.recipe.train.epochs
-        layers = self.model.propagate(
-            self.operator, ranking_pass(self.recipe.model, best_epoch - 1, self.ranking_noise)
-        )
-        factors_NF = self.model.readout(layers).float()
-        run.write_tensors(
-            "factors.safetensors",
-            {"users": factors_NF[: self.model.n_users].clone(), "items": factors_NF[self.model.n_users :].clone()},
-        )
-        run.write_tensors("model.safetensors", dict(self.model.state_dict()))
+        best_epoch = self.state.best_epoch or self.recipe.train.epochs
+        layers, own_NF = self._finished(best_epoch)
+        users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
+        self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
+        self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
-            run.write_tensors("layers.safetensors", {str(at): e.float() for at, e in enumerate(layers.embeddings_ND)})
-        if layers.gates:
-            run.write_table("gates.parquet", _gates_table(layers.gates))
+            embeddings = {str(at): each_ND.float() for at, each_ND in enumerate(layers.embeddings_ND)}
+            self._write_tensors("layers.safetensors", embeddings, _all_split)
+        self.run.record = self.ranks.first(lambda: self._conclude(best_epoch, layers.gates))
+        return self.run
+
+    def _write_tensors(self, name: str, tensors: dict[str, Tensor], is_split: Callable[[str, Tensor], bool]) -> None:
+        whole = self.ranks.hand_in(tensors, self.width, is_split)
+        self.ranks.first(lambda: self.run.write_tensors(name, whole))
+
+    def _conclude(self, best_epoch: int, gates: dict[int, Tensor]) -> dict[str, Any]:
+        """Write all that is not a split tensor, the record last; returns the record."""
+        run, state = self.run, self.state
+        if gates:
+            run.write_table("gates.parquet", _gates_table(gates))
         self._write_metrics()
         run.record |= {
             "status": "finished",
@@ -288,7 +340,16 @@ class Trainer:
         }
         run.write_record()
         run.remove(CHECKPOINT)
-        return run
+        return run.record
+
+
+def _is_split(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a checkpoint or a model has a column for each of the embeddings': e⁰, and its optimizer's."""
+    return name.split(".")[-1] == "embedding" or (name.startswith("steps.adam.0.") and tensor.dim() == 2)
+
+
+def _all_split(name: str, tensor: Tensor) -> bool:
+    return True
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

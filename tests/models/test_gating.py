@@ -89,9 +89,9 @@ def test_gate_dropout_leaves_the_expected_share_and_scale() -> None:
     from hmlet.models.base import dropout
 
     ones = torch.ones(100, 1000)
-    dropped = dropout(ones, 0.2, generator(1))
+    dropped = dropout(ones, 0.2, Pass(dropout=generator(1)), len(ones))
     low, high = binom.interval(1 - 1e-4, ones.numel(), 0.8)
     assert low <= int((dropped != 0).sum()) <= high
     torch.testing.assert_close(dropped[dropped != 0].unique(), torch.tensor([1.25]))
-    assert dropout(ones, 0.2, None) is ones
-    assert dropout(ones, 0.0, generator(1)) is ones
+    assert dropout(ones, 0.2, Pass(), len(ones)) is ones
+    assert dropout(ones, 0.0, Pass(dropout=generator(1)), len(ones)) is ones

@@ -16,7 +16,7 @@ from hmlet.config import MODELS, HmletConfig, ModelConfig
 from hmlet.graph import Graph
 from hmlet.kernels import Operator
 from hmlet.models import Model, Pass, build
-from hmlet.models.losses import bpr
+from hmlet.models.losses import bpr, margins
 
 N_USERS, N_ITEMS = 7, 9
 # The last user and item stay alone: a node without edges is part of every check.
@@ -282,7 +282,7 @@ class BatchLoss(nn.Module):
         rate, noise = (generator(6), generator(9)) if self.noisy else (None, None)
         layers = self.model.propagate(self.operator, Pass(noise=noise, dropout=rate, temperature=0.7, hard=False))
         rows = [torch.tensor(rows) for rows in ([0, 3, 5, 0, 6], [7, 8, 12, 9, 7], [15, 10, 11, 13, 14])]
-        return bpr(*(self.model.readout(layers, row) for row in rows))
+        return bpr(margins(*(self.model.readout(layers, row) for row in rows)))
 
 
 GRADIENT_CASES: dict[str, Callable[[], ModelConfig]] = {

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import typer
 
 from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, serve, train, tune
-from hmlet.cli.console import app, report_error
-from hmlet.errors import HmletError
+from hmlet.cli.console import app, report_error, speaks
+from hmlet.errors import ConfigError, HmletError
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
 _COMMANDS = (
@@ -24,15 +24,18 @@ _COMMANDS = (
     train,
     tune,
 )  # they register themselves when they are imported
+_ON_RANKS = ("train", "export")  # the commands that several processes can share
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of one command: 0, 2 for a user's mistake (one line on standard error), 1 for a bug of ours."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        _require_one_process(arguments)
         return _call(arguments)
     except HmletError as error:
-        report_error(str(error))
+        if speaks() or error.of_one_rank:
+            report_error(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         report_error("interrupted")
@@ -51,6 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return 2
+
+
+def _require_one_process(arguments: list[str]) -> None:
+    """Refuse that torchrun starts several processes of a command that is written for one."""
+    command = " ".join(_command(arguments))
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "TORCHELASTIC_RUN_ID" in os.environ and command not in _ON_RANKS:
+        raise ConfigError(
+            f"hmlet {command} runs in one process", f"start it without torchrun, which is for {' and '.join(_ON_RANKS)}"
+        )
 
 
 def _call(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,11 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?%)?")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 
 
+def speaks() -> bool:
+    """Whether this process has a voice: of those that torchrun starts for one command, the first has."""
+    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0"
+
+
 def report_error(message: str) -> None:
     """One line `error: …` on standard error."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
@@ -34,16 +40,18 @@ def report_error(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON object; NaN is not JSON, so it is an error of ours rather than invalid output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+    print_line(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def print_line(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
+    if speaks():
+        sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
     """A remark beside the result: standard error, so that piped output stays clean."""
-    sys.stderr.write(text + "\n")
+    if speaks():
+        sys.stderr.write(text + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -70,7 +78,7 @@ class Advance(Protocol):
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
     """A progress bar on standard error when that is a terminal, silence otherwise."""
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() and speaks()):
         yield lambda done, total=None, text="": None
         return
     bar = _bar()

@@ -115,11 +115,15 @@ def export(
     """The top-N of every user in one file, with the columns user, item, rank and score.
 
     Example: hmlet export runs/end --out topn.parquet -k 20
+
+    On several processes: torchrun --nproc-per-node 4 -m hmlet export runs/end --out topn.parquet
     """
     from hmlet.api import Run
+    from hmlet.distributed import joined
 
-    with progress("exporting") as advance:
-        rows = Run.open(run).export(out, k, _ids(users), mask, allow=_ids(allow), deny=_ids(deny), advance=advance)
+    lists = {"allow": _ids(allow), "deny": _ids(deny)}
+    with joined() as ranks, progress("exporting") as advance:
+        rows = Run.open(run).export(out, k, _ids(users), mask, **lists, advance=advance, ranks=ranks)
     if as_json:
         print_json({"out": str(out), "rows": rows, "k": k, "mask": mask})
         return

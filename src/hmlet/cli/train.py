@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
+from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress, speaks
 
 
 @app.command()
@@ -32,6 +32,8 @@ def train(
     """Train a model and write its run directory.
 
     Example: hmlet train debian --model hmlet-end --out runs/end --set train.epochs=50
+
+    On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     from hmlet.config import resolve
     from hmlet.errors import ConfigError
@@ -45,22 +47,27 @@ def train(
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
     from hmlet.data.catalog import load
+    from hmlet.distributed import joined
     from hmlet.planning import gigabytes, memory_plan
-    from hmlet.profiling import Profile, Unwatched
+    from hmlet.profiling import UNWATCHED, Profile
     from hmlet.training import fit
 
     profile = Profile() if profiled else None
-    with progress(f"loading {data}") as advance, (profile or Unwatched()).phase("load"):
+    with progress(f"loading {data}") as advance, (profile or UNWATCHED).phase("load"):
         dataset = load(data, advance=advance)
     plan = memory_plan(recipe, dataset.n_users, dataset.n_items, dataset.count("train"))
     note(f"{model} on {dataset.name}: about {gigabytes(plan.total)} of memory")
-    with progress(f"training {model}") as advance, _Events(tensorboard) as record:
+    with (
+        joined() as ranks,
+        progress(f"training {model}") as advance,
+        _Events(tensorboard if speaks() else None) as record,
+    ):
 
         def listen(event: dict[str, Any]) -> None:
             advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
             record(event)
 
-        run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, profile=profile)
+        run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)
     measured = run.read_json("profile.json") if profiled and "profile.json" in run.record["files"] else None
     if as_json:
         found = {key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}

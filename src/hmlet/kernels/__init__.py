@@ -3,10 +3,10 @@
 operator = Operator.build(indptr, neighbours, edges, scale, device)
 y_ND = operator(x_ND)                     # Â x, differentiable; Â is symmetric, so backward is the same product
 y_ND = operator.drop(rate, key)(x_ND)     # each undirected edge kept with probability 1 - rate, by its number
-h = dropout_relu(x, rate, generator)
+y_ND, x_ND = operator.fork(x_ND)          # for an x that others use too: gradients are added inside the product
 """
 
-from hmlet.kernels.activation import dropout_relu, mix
-from hmlet.kernels.operator import Operator, draw_key
+from hmlet.kernels.activation import Activation, dense, dropout_relu, mix, norm_dropout_relu
+from hmlet.kernels.operator import Operator, draw_key, fork
 
-__all__ = ["Operator", "draw_key", "dropout_relu", "mix"]
+__all__ = ["Activation", "Operator", "dense", "draw_key", "dropout_relu", "fork", "mix", "norm_dropout_relu"]

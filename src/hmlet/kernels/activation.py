@@ -1,43 +1,125 @@
-"""What stands between the gate's products: dropout with ReLU, and the mixture of the two branches, a pass each."""
+"""What stands between the gate's products: BatchNorm with dropout and ReLU, φ, and the mixture of the two branches.
+
+Where Triton runs each of them is a pass or two over its input; elsewhere PyTorch's own operations do the same.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hmlet.kernels.operator import draw_key
 
 
-def dropout_relu(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
-    """ReLU(x) with each entry zeroed with probability `rate` and the rest scaled up; plain ReLU without a generator."""
+def norm_dropout_relu(x_NH: Tensor, norm: nn.BatchNorm1d, rate: float, generator: torch.Generator | None) -> Tensor:
+    """ReLU(BatchNorm(x)), with each entry zeroed with probability `rate` and the rest scaled up.
+
+    Without a generator nothing is dropped.
+    """
+    if norm.training and generator is not None and _triton(x_NH):
+        norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+        y_NH: Tensor = _NormDropoutReLU.apply(  # type: ignore[no-untyped-call]
+            x_NH.contiguous(), norm.weight, norm.bias, norm, rate, draw_key(generator, x_NH.device)
+        )
+        return y_NH
+    return dropout_relu(norm(x_NH), rate, generator, 0, len(x_NH))
+
+
+def dropout_relu(x_MH: Tensor, rate: float, generator: torch.Generator | None, first: int, n_rows: int) -> Tensor:
+    """ReLU(x) with each entry zeroed with probability `rate` and the rest scaled up; plain ReLU without a generator.
+
+    x is the rows from `first` on of a matrix that has `n_rows`: its entries' fate is as in the whole matrix.
+    """
     if generator is None or rate == 0.0:
-        return torch.relu(x)
-    y: Tensor = _DropoutReLU.apply(x, rate, generator)  # type: ignore[no-untyped-call]
-    return y
+        return torch.relu(x_MH)
+    y_MH: Tensor = _DropoutReLU.apply(x_MH, rate, generator, first, n_rows)  # type: ignore[no-untyped-call]
+    return y_MH
+
+
+class _NormDropoutReLU(torch.autograd.Function):
+    """The three on CUDA: two passes forward, two backward, and x is all that is kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, norm: nn.BatchNorm1d, rate: float, key: Tensor
+    ) -> Tensor:
+        running = (norm.running_mean, norm.running_var)
+        y_NH, saved = _cuda().norm_dropout_relu(x_NH, weight_H, bias_H, running, norm.momentum, norm.eps, rate, key)
+        ctx.save_for_backward(x_NH, weight_H, bias_H)
+        ctx.normalisation = saved
+        result: Tensor = y_NH
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad_NH: Tensor) -> tuple[Tensor | None, ...]:
+        x_NH, weight_H, bias_H = ctx.saved_tensors
+        gradients = _cuda().norm_dropout_relu_backward(x_NH, weight_H, bias_H, ctx.normalisation, grad_NH)
+        return *gradients, None, None, None
 
 
 class _DropoutReLU(torch.autograd.Function):
     """y = ReLU(x) · kept / (1 - rate). Where y is positive x̄ = ȳ / (1 - rate), and 0 elsewhere: y is all one needs."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-        if _triton(x):
-            y: Tensor = _cuda().dropout_relu(x, rate, draw_key(generator, x.device))
+    def forward(ctx: Any, x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:
+        if _triton(x_MH):
+            y_MH: Tensor = _cuda().dropout_relu(x_MH.contiguous(), rate, draw_key(generator, x_MH.device), first)
         else:
-            y = _plain(x, rate, generator)
-        ctx.save_for_backward(y)
+            y_MH = torch.relu(x_MH).mul_(_kept(x_MH, rate, generator, first, n_rows)).mul_(1.0 / (1.0 - rate))
+        ctx.save_for_backward(y_MH)
         ctx.rate = rate
-        return y
+        return y_MH
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_MH: Tensor) -> tuple[Tensor | None, ...]:
+        (y_MH,) = ctx.saved_tensors
+        scale = 1.0 / (1.0 - ctx.rate)
+        return torch.ops.aten.threshold_backward(grad_MH, y_MH, 0.0).mul_(scale), None, None, None, None
+
+
+@dataclass(frozen=True)
+class Activation:
+    """φ of the non-linear branch: elu, leaky-relu, relu or tanh."""
+
+    name: str
+    leak: float = 0.0  # the slope of leaky-relu below zero
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """φ(x)."""
+        if self.name == "leaky-relu":
+            return F.leaky_relu(x, self.leak)
+        return {"elu": F.elu, "relu": torch.relu, "tanh": torch.tanh}[self.name](x)
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """φ(x), and x for whatever else uses it, as Operator.fork does."""
+        if not _triton(x):
+            return self(x), x
+        forked: tuple[Tensor, Tensor] = _ForkActivation.apply(x.contiguous(), self)  # type: ignore[no-untyped-call]
+        return forked
+
+
+class _ForkActivation(torch.autograd.Function):
+    """y = φ(x) beside x itself, on CUDA: φ' follows from y, and both gradients are added in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+        y = activation(x)
+        ctx.save_for_backward(y)
+        ctx.activation = activation
+        ctx.set_materialize_grads(False)
+        return y, x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None, grad_x: Tensor | None) -> tuple[Tensor | None, None]:
+        if grad_y is None:
+            return grad_x, None
         (y,) = ctx.saved_tensors
-        if _triton(y):
-            return _cuda().dropout_relu_backward(y, grad, ctx.rate), None, None
-        return torch.ops.aten.threshold_backward(grad, y, 0.0).mul_(1.0 / (1.0 - ctx.rate)), None, None
+        return _cuda().activation_backward(y, grad_y, grad_x, ctx.activation.name, ctx.activation.leak), None
 
 
 def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
@@ -66,23 +148,49 @@ class _Mix(torch.autograd.Function):
         return gradients
 
 
+def dense(linear_ND: Tensor, nonlinear_ND: Tensor, weight_2DH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(eᴸ ‖ eᴺ) W as two products, and both embeddings for `mix`, the only one that may use them afterwards."""
+    forked: tuple[Tensor, Tensor, Tensor] = _Dense.apply(  # type: ignore[no-untyped-call]
+        linear_ND, nonlinear_ND, weight_2DH
+    )
+    return forked
+
+
+class _Dense(torch.autograd.Function):
+    """The gate's first layer. Backward, each product is added onto the gradient that the mixture has left."""
+
+    @staticmethod
+    def forward(ctx: Any, linear_ND: Tensor, nonlinear_ND: Tensor, weight_2DH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        size = linear_ND.shape[1]
+        ctx.save_for_backward(linear_ND, nonlinear_ND, weight_2DH)
+        hidden_NH = (linear_ND @ weight_2DH[:size]).addmm_(nonlinear_ND, weight_2DH[size:])
+        return hidden_NH, linear_ND.view_as(linear_ND), nonlinear_ND.view_as(nonlinear_ND)
+
+    @staticmethod
+    def backward(ctx: Any, grad_NH: Tensor, *mixture_ND: Tensor) -> tuple[Tensor | None, ...]:
+        linear_ND, nonlinear_ND, weight_2DH = ctx.saved_tensors
+        halves_HD = weight_2DH.t().split(linear_ND.shape[1], dim=1)
+        # In place: mix's backward made these tensors, and nobody else has them.
+        gradients = [grad_ND.addmm_(grad_NH, half_HD) for grad_ND, half_HD in zip(mixture_ND, halves_HD, strict=True)]
+        if not ctx.needs_input_grad[2]:
+            return *gradients, None
+        return *gradients, torch.cat([linear_ND.t() @ grad_NH, nonlinear_ND.t() @ grad_NH])
+
+
 def _triton(x: Tensor) -> bool:
     """Whether Triton can work on a tensor."""
     return x.is_cuda and find_spec("triton") is not None
 
 
 def _cuda() -> Any:
-    from hmlet.kernels import cuda
+    from hmlet.kernels import cuda_gate
 
-    return cuda
-
-
-def _plain(x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    return torch.relu(x).mul_(_kept(x, rate, generator)).mul_(1.0 / (1.0 - rate))
+    return cuda_gate
 
 
-def _kept(x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+def _kept(x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:
     """Which entries stay: 16 random bits each, four from every draw, because drawing is what costs."""
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
-    bits = draws.random_(-(2**63), None, generator=generator).view(torch.int16)[: x.numel()].view(x.shape)
-    return bits >= round(rate * 2**16) - 2**15
+    count = n_rows * x_MH.shape[1]
+    draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=x_MH.device)
+    bits_NH = draws.random_(-(2**63), None, generator=generator).view(torch.int16)[:count].view(n_rows, x_MH.shape[1])
+    return bits_NH[first : first + len(x_MH)] >= round(rate * 2**16) - 2**15

@@ -1,4 +1,4 @@
-"""The hot loops on CUDA, in Triton: the product, edge dropout, and what stands between the gate's products.
+"""The product and edge dropout on CUDA, in Triton.
 
 Storage is float32 or bfloat16, sums are float32. The fate of an edge is a hash of its number and of a key that lies in
 device memory (edge_hash.py has the same function for CPU): both directions of an edge agree without a stored mask, and
@@ -20,7 +20,7 @@ SEGMENT = 512  # entries that one program sums at the most: hub rows are cut, so
 
 
 @triton.jit
-def _mix(value, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+def mixed(value, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
     value = value ^ (value >> 16)
     value = (value * first).to(tl.uint32)
     value = value ^ (value >> 15)
@@ -29,17 +29,17 @@ def _mix(value, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
-def _salt(key_ptr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+def salt(key_ptr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
     key = tl.load(key_ptr)
     low = (key & 0xFFFFFFFF).to(tl.uint32)
     high = ((key >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    return _mix((low * golden + high).to(tl.uint32), first, second)
+    return mixed((low * golden + high).to(tl.uint32), first, second)
 
 
 @triton.jit
 def _segments_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, y_ptr, partial_ptr, start_ptr, end_ptr, target_ptr, neighbour_ptr, weight_ptr, n_nodes, columns,
-    in_flight: tl.constexpr, block_columns: tl.constexpr,
+    x_ptr, addend_ptr, y_ptr, partial_ptr, start_ptr, end_ptr, target_ptr, neighbour_ptr, weight_ptr, n_nodes, columns,
+    in_flight: tl.constexpr, block_columns: tl.constexpr, has_addend: tl.constexpr,
 ):  # fmt: skip
     segment = tl.program_id(0)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
@@ -54,9 +54,12 @@ def _segments_kernel(  # type: ignore[no-untyped-def]
             live = at + ahead < end
             neighbour = tl.load(neighbour_ptr + at + ahead, mask=live, other=0).to(tl.int64)
             weight = tl.load(weight_ptr + at + ahead, mask=live, other=0.0)
-            row = tl.load(x_ptr + neighbour * columns + column, mask=inside & live, other=0.0)
+            width = tl.where(live, columns, 0)
+            row = tl.load(x_ptr + neighbour * columns + column, mask=column < width, other=0.0)
             total += row.to(tl.float32) * weight
     if target < n_nodes:
+        if has_addend:
+            total += tl.load(addend_ptr + target * columns + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(y_ptr + target * columns + column, total.to(y_ptr.dtype.element_ty), mask=inside)
     else:
         tl.store(partial_ptr + (target - n_nodes) * columns + column, total, mask=inside)
@@ -64,7 +67,7 @@ def _segments_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _join_kernel(  # type: ignore[no-untyped-def]
-    y_ptr, partial_ptr, row_ptr, first_ptr, columns, block_columns: tl.constexpr
+    addend_ptr, y_ptr, partial_ptr, row_ptr, first_ptr, columns, block_columns: tl.constexpr, has_addend: tl.constexpr
 ):  # fmt: skip
     hub = tl.program_id(0)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
@@ -73,6 +76,8 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     for part in range(tl.load(first_ptr + hub), tl.load(first_ptr + hub + 1)):
         total += tl.load(partial_ptr + part * columns + column, mask=inside, other=0.0)
     row = tl.load(row_ptr + hub).to(tl.int64)
+    if has_addend:
+        total += tl.load(addend_ptr + row * columns + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(y_ptr + row * columns + column, total.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -107,23 +112,32 @@ class Segments:
         return cls(start[order], end[order], target[order], hubs, first, int(cut.sum()))
 
 
-def product(segments: Segments, neighbours: Tensor, weights: Tensor, x_ND: Tensor) -> Tensor:
-    """Σ over each row's entries of weight · x[neighbour]: N × D in x's type. Deterministic."""
+def product(
+    segments: Segments,
+    neighbours: Tensor,
+    weights: Tensor,
+    x_ND: Tensor,
+    addend_ND: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """addend + Σ over each row's entries of weight · x[neighbour]: N × D, in x's type or another. Deterministic."""
     x_ND = x_ND.contiguous()
+    addend_ND = None if addend_ND is None else addend_ND.contiguous()
     n_nodes, columns = x_ND.shape
-    y_ND = torch.empty_like(x_ND)
+    y_ND = torch.empty_like(x_ND, dtype=dtype)
     partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
     block = min(triton.next_power_of_2(columns), 512)
     tiles = triton.cdiv(columns, block)
     in_flight, warps = (8, 2) if block == 512 else (4, 1)
     _segments_kernel[(len(segments.start), tiles)](
-        x_ND, y_ND, partial, segments.start, segments.end, segments.target, neighbours, weights, n_nodes, columns,
-        in_flight=in_flight, block_columns=block, num_warps=warps,
+        x_ND, addend_ND, y_ND, partial, segments.start, segments.end, segments.target, neighbours, weights,
+        n_nodes, columns, in_flight=in_flight, block_columns=block, has_addend=addend_ND is not None, num_warps=warps,
     )  # fmt: skip
     if len(segments.hubs):
         _join_kernel[(len(segments.hubs), tiles)](
-            y_ND, partial, segments.hubs, segments.first, columns, block_columns=block
-        )
+            addend_ND, y_ND, partial, segments.hubs, segments.first, columns,
+            block_columns=block, has_addend=addend_ND is not None,
+        )  # fmt: skip
     return y_ND
 
 
@@ -137,7 +151,7 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
     entry = start + tl.arange(0, block)
     live = entry < tl.load(end_ptr + segment)
     edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
-    live = live & (_mix(edge ^ _salt(key_ptr, golden, first, second), first, second) >= keep_from)
+    live = live & (mixed(edge ^ salt(key_ptr, golden, first, second), first, second) >= keep_from)
     place = start + tl.cumsum(live.to(tl.int32), axis=0) - 1
     tl.store(out_neighbour_ptr + place, tl.load(neighbour_ptr + entry, mask=live, other=0), mask=live)
     tl.store(out_weight_ptr + place, tl.load(weight_ptr + entry, mask=live, other=0.0) * scale, mask=live)
@@ -157,99 +171,3 @@ def thin(
         threshold(rate), 1.0 / (1.0 - rate), block=SEGMENT, golden=GOLDEN, first=FIRST, second=SECOND,
     )  # fmt: skip
     return replace(segments, end=end), kept_neighbours, kept_weights
-
-
-@triton.jit
-def _dropout_relu_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, y_ptr, key_ptr, count, keep_from, scale, block: tl.constexpr,
-    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
-):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = at < count
-    value = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    kept = _mix(at.to(tl.uint32) ^ _salt(key_ptr, golden, first, second), first, second) >= keep_from
-    tl.store(y_ptr + at, tl.where(kept & (value > 0), value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
-
-
-def dropout_relu(x: Tensor, rate: float, key: Tensor) -> Tensor:
-    """ReLU of x with entries dropped by the hash of their place: one read, one write, no mask."""
-    x = x.contiguous()
-    y, count, block = torch.empty_like(x), x.numel(), 2048
-    _dropout_relu_kernel[(triton.cdiv(count, block),)](
-        x, y, key, count, threshold(rate), 1.0 / (1.0 - rate), block=block, golden=GOLDEN, first=FIRST, second=SECOND
-    )
-    return y
-
-
-@triton.jit
-def _dropout_relu_backward_kernel(  # type: ignore[no-untyped-def]
-    y_ptr, grad_ptr, out_ptr, count, scale, block: tl.constexpr
-):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = at < count
-    alive = tl.load(y_ptr + at, mask=inside, other=0.0) > 0
-    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_ptr + at, tl.where(alive, grad * scale, 0.0).to(out_ptr.dtype.element_ty), mask=inside)
-
-
-def dropout_relu_backward(y: Tensor, grad: Tensor, rate: float) -> Tensor:
-    """The gradient of dropout_relu's input, from its output alone."""
-    grad = grad.contiguous()
-    out, count, block = torch.empty_like(grad), grad.numel(), 2048
-    _dropout_relu_backward_kernel[(triton.cdiv(count, block),)](y, grad, out, count, 1.0 / (1.0 - rate), block=block)
-    return out
-
-
-@triton.jit
-def _mix_kernel(  # type: ignore[no-untyped-def]
-    choice_ptr, linear_ptr, nonlinear_ptr, out_ptr, columns, block_columns: tl.constexpr
-):  # fmt: skip
-    node = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, block_columns)
-    inside = column < columns
-    at = node * columns + column
-    linear = tl.load(linear_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    nonlinear = tl.load(nonlinear_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    mixed = tl.load(choice_ptr + 2 * node) * linear + tl.load(choice_ptr + 2 * node + 1) * nonlinear
-    tl.store(out_ptr + at, mixed.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _mix_backward_kernel(  # type: ignore[no-untyped-def]
-    choice_ptr, linear_ptr, nonlinear_ptr, grad_ptr, d_choice_ptr, d_linear_ptr, d_nonlinear_ptr, columns,
-    block_columns: tl.constexpr,
-):  # fmt: skip
-    node = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, block_columns)
-    inside = column < columns
-    at = node * columns + column
-    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    linear = tl.load(linear_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    nonlinear = tl.load(nonlinear_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(d_choice_ptr + 2 * node, tl.sum(grad * linear, axis=0))
-    tl.store(d_choice_ptr + 2 * node + 1, tl.sum(grad * nonlinear, axis=0))
-    kind = d_linear_ptr.dtype.element_ty
-    tl.store(d_linear_ptr + at, (grad * tl.load(choice_ptr + 2 * node)).to(kind), mask=inside)
-    tl.store(d_nonlinear_ptr + at, (grad * tl.load(choice_ptr + 2 * node + 1)).to(kind), mask=inside)
-
-
-def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
-    """g · [eᴸ, eᴺ] of each node: every embedding is read once."""
-    out_ND, columns = torch.empty_like(linear_ND), linear_ND.shape[1]
-    _mix_kernel[(len(linear_ND),)](
-        choice_N2, linear_ND, nonlinear_ND, out_ND, columns, block_columns=triton.next_power_of_2(columns), num_warps=2
-    )
-    return out_ND
-
-
-def mix_backward(
-    choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor, grad_ND: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of mix's three inputs in one pass."""
-    columns = linear_ND.shape[1]
-    d_choice_N2, d_linear_ND, d_nonlinear_ND = map(torch.empty_like, (choice_N2, linear_ND, nonlinear_ND))
-    _mix_backward_kernel[(len(linear_ND),)](
-        choice_N2, linear_ND, nonlinear_ND, grad_ND.contiguous(), d_choice_N2, d_linear_ND, d_nonlinear_ND, columns,
-        block_columns=triton.next_power_of_2(columns), num_warps=2,
-    )  # fmt: skip
-    return d_choice_N2, d_linear_ND, d_nonlinear_ND

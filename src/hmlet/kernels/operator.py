@@ -6,6 +6,7 @@ Shapes: N nodes, D columns, E undirected edges (2 E entries).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,19 +91,29 @@ class Operator:
 
     def __call__(self, x_ND: Tensor) -> Tensor:
         """Â x, differentiable in x."""
-        y_ND: Tensor = _SymmetricProduct.apply(x_ND, self)  # type: ignore[no-untyped-call]
-        return y_ND
+        return self.fork(x_ND)[0]
 
-    def product(self, x_ND: Tensor) -> Tensor:
-        """Â x, without a gradient, in the storage type."""
+    def fork(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """Â x, and x for whatever else uses it: the product's backward adds the gradient that comes that way."""
+        forked: tuple[Tensor, Tensor] = _Fork.apply(x_ND, self)  # type: ignore[no-untyped-call]
+        return forked
+
+    def product(self, x_ND: Tensor, addend_ND: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Â x (+ addend), without a gradient. x is gathered in the storage type, which is also the result's default."""
         x_ND = x_ND if self.storage is None else x_ND.to(self.storage)
         if self.segments is None:
-            y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND)
+            y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND).to(dtype or x_ND.dtype)
+            y_ND = y_ND if addend_ND is None else y_ND.add_(addend_ND)
         else:
             from hmlet.kernels import cuda
 
-            y_ND = cuda.product(self.segments, self.neighbours, self.weights, x_ND)
-        return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND)
+            y_ND = cuda.product(self.segments, self.neighbours, self.weights, x_ND, addend_ND, dtype)
+        return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND.to(y_ND.dtype))
+
+
+def fork(product: Callable[[Tensor], Tensor], x_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Operator.fork, for whatever takes an operator's place."""
+    return product.fork(x_ND) if isinstance(product, Operator) else (product(x_ND), x_ND)
 
 
 def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:
@@ -120,14 +131,17 @@ def _segments(indptr: Tensor) -> Any:
     return cuda.Segments.of(indptr)
 
 
-class _SymmetricProduct(torch.autograd.Function):
-    """y = Â x with x̄ = Â ȳ, because Â is symmetric."""
+class _Fork(torch.autograd.Function):
+    """y = Â x beside x itself. x̄ = Â ȳ + what comes back by x, because Â is symmetric."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, operator: Operator) -> Tensor:
+    def forward(ctx: Any, x_ND: Tensor, operator: Operator) -> tuple[Tensor, Tensor]:
         ctx.operator, ctx.dtype = operator, x_ND.dtype
-        return operator.product(x_ND)
+        ctx.set_materialize_grads(False)
+        return operator.product(x_ND), x_ND.view_as(x_ND)
 
     @staticmethod
-    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:
-        return ctx.operator.product(grad_ND).to(ctx.dtype), None
+    def backward(ctx: Any, grad_y_ND: Tensor | None, grad_x_ND: Tensor | None) -> tuple[Tensor | None, None]:
+        if grad_y_ND is None:
+            return grad_x_ND, None
+        return ctx.operator.product(grad_y_ND, grad_x_ND, ctx.dtype), None

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hmlet.distributed import ALONE, Ranks
+
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
 
@@ -29,6 +31,7 @@ class Pass:
     dropout: torch.Generator | None = None
     temperature: float | Tensor = 1.0
     hard: bool = True  # one-hot gates with soft gradients, or soft gates
+    ranks: Ranks = ALONE  # who has the other columns of every N × D matrix
 
 
 NOISE_FREE = Pass()
@@ -71,6 +74,11 @@ class Model(nn.Module, ABC):
         all_NF = self.readout(self.propagate(product, how))
         return all_NF[: self.n_users], all_NF[self.n_users :]
 
+    def keep_columns(self, ranks: Ranks) -> Model:
+        """This model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
+        self.embedding = nn.Parameter(ranks.own_columns(self.embedding.detach()), self.embedding.requires_grad)
+        return self
+
     def weights(self) -> list[nn.Parameter]:
         """Every trained parameter but the embeddings."""
         return [parameter for name, parameter in self.named_parameters() if name != "embedding"]
@@ -108,13 +116,16 @@ def _rows(embeddings_ND: Sequence[Tensor], rows_R: Tensor | None) -> list[Tensor
     return [embedding if rows_R is None else embedding.index_select(0, rows_R) for embedding in embeddings_ND]
 
 
-def dropout(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
-    """x with each entry zeroed with probability `rate` and the rest scaled up; x itself without a generator."""
-    if generator is None or rate == 0.0:
-        return x
+def dropout(x_MD: Tensor, rate: float, how: Pass, n_nodes: int) -> Tensor:
+    """x with each entry zeroed with probability `rate` and the rest scaled up; x itself where the pass has no dropout.
+
+    The draws are those of all nodes, whichever of them are the rank's own.
+    """
+    if how.dropout is None or rate == 0.0:
+        return x_MD
     # Comparing uniform numbers is three times as fast on CPU as drawing Bernoulli ones.
-    kept = torch.rand(x.shape, generator=generator, device=x.device) >= rate
-    return x * kept * (1.0 / (1.0 - rate))
+    kept_ND = torch.rand(n_nodes, x_MD.shape[1], generator=how.dropout, device=x_MD.device) >= rate
+    return x_MD * kept_ND[how.ranks.own_rows(n_nodes)] * (1.0 / (1.0 - rate))
 
 
 def glorot(rows: int, columns: int, generator: torch.Generator) -> nn.Parameter:

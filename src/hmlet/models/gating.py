@@ -1,17 +1,20 @@
 """The gate: for each node, which of two embeddings goes on to the next layer (the paper's Algorithm 1).
 
-Legend: N nodes, D embedding size, H hidden size.
+Legend: N nodes, D embedding size, H hidden size; of several ranks each has D / G columns of an N × D matrix, or all
+columns of its own M nodes (hmlet.distributed).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from hmlet.kernels import dropout_relu, mix
+from hmlet.distributed import Ranks
+from hmlet.kernels import dense, dropout_relu, mix, norm_dropout_relu
 from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
@@ -33,22 +36,54 @@ class Gate(nn.Module):
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         """The chosen embeddings (N × D) and the probability of the non-linear branch behind each choice (N)."""
-        logits_N2 = self.logits(linear_ND, nonlinear_ND, how.dropout)
+        n_nodes, ranks = len(linear_ND), how.ranks
+        first = self.dense[0].to(linear_ND.dtype)
+        hidden_MH, linear_MD, nonlinear_MD = dense(ranks.rows(linear_ND), ranks.rows(nonlinear_ND), first)
+        if ranks.size == 1:  # these are all nodes, and their gradients are added where the first layer makes them
+            linear_ND, nonlinear_ND = linear_MD, nonlinear_MD
+        logits_N2 = ranks.gather(self.logits(hidden_MH, how, n_nodes), n_nodes)
         choice_N2 = gumbel_softmax(logits_N2, how.temperature, how.hard, how.noise)
         probability_N = torch.softmax(logits_N2.detach(), dim=1)[:, NONLINEAR]
         return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
 
-    def logits(self, linear_ND: Tensor, nonlinear_ND: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The MLP's output: N × 2. The first layer is two products instead of one over a concatenation.
+    def logits(self, hidden_MH: Tensor, how: Pass, n_nodes: int) -> Tensor:
+        """The MLP's output for the rank's nodes, from its first layer's: M × 2.
 
         Products are in the embeddings' type; BatchNorm's statistics and the logits are in the parameters'.
         """
-        size, dtype = linear_ND.shape[1], linear_ND.dtype
-        first = self.dense[0].to(dtype)
-        hidden_NH = torch.addmm(linear_ND @ first[:size], nonlinear_ND, first[size:])
-        for weight, norm in zip(list(self.dense)[1:], self.norm, strict=True):
-            hidden_NH = dropout_relu(norm(hidden_NH), self.rate, generator) @ weight.to(dtype)
-        return hidden_NH.to(self.bias.dtype) + self.bias
+        norms = cast(Iterable[nn.BatchNorm1d], self.norm)
+        for weight, norm in zip(list(self.dense)[1:], norms, strict=True):
+            if how.ranks.size == 1:
+                alive_MH = norm_dropout_relu(hidden_MH, norm, self.rate, how.dropout)
+            else:
+                start = how.ranks.own_rows(n_nodes).start
+                normalised_MH = batch_norm(hidden_MH, norm, how.ranks, n_nodes)
+                alive_MH = dropout_relu(normalised_MH, self.rate, how.dropout, start, n_nodes)
+            hidden_MH = alive_MH @ weight.to(hidden_MH.dtype)
+        return hidden_MH.to(self.bias.dtype) + self.bias
+
+
+def batch_norm(x_MH: Tensor, norm: nn.BatchNorm1d, ranks: Ranks, n_nodes: int) -> Tensor:
+    """norm(x) with the mean and variance of all nodes, of which each rank has some.
+
+    Each rank's moments are gathered and combined, which loses no digits to large means (PyTorch's SyncBatchNorm does
+    the same, on CUDA only).
+    """
+    if not norm.training:
+        normalised_MH: Tensor = norm(x_MH)
+        return normalised_MH
+    x = x_MH.to(norm.weight.dtype)
+    own_2H = torch.stack(torch.var_mean(x, dim=0, correction=0))
+    variance_GH, mean_GH = ranks.gather(own_2H[None], ranks.size).unbind(1)
+    share_G1 = x.new_tensor(ranks.counts(n_nodes))[:, None] / n_nodes
+    mean_H = (share_G1 * mean_GH).sum(0)
+    variance_H = (share_G1 * (variance_GH + (mean_GH - mean_H).square())).sum(0)
+    with torch.no_grad():
+        norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+        norm.running_mean.lerp_(mean_H, norm.momentum)  # type: ignore[union-attr, arg-type]
+        norm.running_var.lerp_(variance_H * (n_nodes / (n_nodes - 1)), norm.momentum)  # type: ignore[union-attr, arg-type]
+    scale_H = norm.weight * (variance_H + norm.eps).rsqrt()
+    return torch.addcmul(norm.bias - mean_H * scale_H, x, scale_H).to(x_MH.dtype)
 
 
 class RandomGate(nn.Module):

@@ -23,9 +23,10 @@ class GCMC(Model):
         self.dense = glorot(size, size, generator)
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        messages_ND = dropout(product(self.embedding), self.config.hidden_dropout, how.dropout)
-        hidden_ND = torch.relu(messages_ND @ self.convolution)
-        return Layers([self.embedding, hidden_ND @ self.dense], {})
+        n_nodes = len(self.embedding)
+        messages_MD = dropout(how.ranks.rows(product(self.embedding)), self.config.hidden_dropout, how, n_nodes)
+        hidden_MD = torch.relu(messages_MD @ self.convolution)
+        return Layers([self.embedding, how.ranks.columns(hidden_MD @ self.dense, n_nodes)], {})
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
         """The dense layer's output alone."""

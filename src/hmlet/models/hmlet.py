@@ -10,14 +10,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hmlet.config import HmletConfig
+from hmlet.kernels import Activation, fork
 from hmlet.models.base import Layers, Model, Pass, Product, concatenated
 from hmlet.models.gating import Gate, RandomGate
 
@@ -28,7 +26,7 @@ class HMLET(Model):
     def __init__(self, config: HmletConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__(n_users, n_items, config.embedding_size, generator)
         self.config = config
-        self.activation = _activation(config)
+        self.activation = Activation(config.activation, config.leaky_slope)
         gated = [layer for layer, kind in enumerate(config.types, 1) if kind == "gated"]
         self.gates = nn.ModuleDict({str(layer): self._gate(generator) for layer in gated})
         self.first_nonlinear = next((layer for layer, kind in enumerate(config.types, 1) if kind != "linear"), 0)
@@ -43,14 +41,15 @@ class HMLET(Model):
         chosen_ND: Tensor = self.embedding
         layers, gates = [chosen_ND], {}
         for layer, kind in enumerate(self.config.types, 1):
-            linear_ND = product(chosen_ND)
-            if layer == 1:
-                first_ND = linear_ND
+            linear_ND, layers[-1] = fork(product, chosen_ND)
             if kind == "linear":
                 chosen_ND = linear_ND
             else:
-                bypassed = self.config.nonlinear_input == "bypassed" and layer == self.first_nonlinear
-                nonlinear_ND = self.activation(first_ND if bypassed else linear_ND)
+                # At the first layer the bypassed Â e⁰ is the layer's own eᴸ.
+                if self.config.nonlinear_input == "bypassed" and 1 < layer == self.first_nonlinear:
+                    nonlinear_ND, layers[1] = self.activation.fork(layers[1])
+                else:
+                    nonlinear_ND, linear_ND = self.activation.fork(linear_ND)
                 if kind == "non-linear":
                     chosen_ND = nonlinear_ND
                 else:
@@ -63,13 +62,3 @@ class HMLET(Model):
         if self.config.readout == "mean":
             return super().readout(layers, rows_R)
         return concatenated(layers, rows_R) / math.sqrt(len(layers.embeddings_ND))
-
-
-def _activation(config: HmletConfig) -> Callable[[Tensor], Tensor]:
-    table: dict[str, Callable[[Tensor], Tensor]] = {
-        "elu": F.elu,
-        "leaky-relu": partial(F.leaky_relu, negative_slope=config.leaky_slope),
-        "relu": torch.relu,
-        "tanh": torch.tanh,
-    }
-    return table[config.activation]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hmlet.config import LightGCNConfig
+from hmlet.kernels import fork
 from hmlet.models.base import Layers, Model, Pass, Product
 
 
@@ -19,5 +20,6 @@ class LightGCN(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         layers: list[Tensor] = [self.embedding]
         for _ in range(self.config.layers):
-            layers.append(product(layers[-1]))
+            next_ND, layers[-1] = fork(product, layers[-1])
+            layers.append(next_ND)
         return Layers(layers, {})

@@ -11,16 +11,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def bpr(user_BF: Tensor, positive_BF: Tensor, negative_BF: Tensor) -> Tensor:
+def margins(user_BF: Tensor, positive_BF: Tensor, negative_BF: Tensor) -> Tensor:
+    """r_ui - r_uj of each triplet: B."""
+    return (user_BF * (positive_BF - negative_BF)).sum(dim=1)
+
+
+def bpr(margin_B: Tensor) -> Tensor:
     """The mean over the batch of -ln σ(r_ui - r_uj)."""
-    margin_B = (user_BF * (positive_BF - negative_BF)).sum(dim=1)
     return F.softplus(-margin_B).mean()
 
 
-def penalty(embeddings_BD: Iterable[Tensor], weights: Iterable[Tensor] = ()) -> Tensor:
-    """½ ‖rows‖² / B over the batch's rows of e⁰ (a row counts as often as it occurs), plus ½ ‖weights‖²."""
+def row_norms(embeddings_BD: Iterable[Tensor]) -> Tensor:
+    """‖rows‖² / B over the batch's rows of e⁰; a row counts as often as it occurs."""
     rows = list(embeddings_BD)
-    total = sum((row_BD.square().sum() for row_BD in rows[1:]), rows[0].square().sum()) / len(rows[0])
+    return sum((row_BD.square().sum() for row_BD in rows[1:]), rows[0].square().sum()) / len(rows[0])
+
+
+def penalty(norms: Tensor, weights: Iterable[Tensor] = ()) -> Tensor:
+    """½ ‖rows‖² / B, plus ½ ‖weights‖²."""
+    total = norms
     for weight in weights:
         total = total + weight.square().sum()
     return total / 2

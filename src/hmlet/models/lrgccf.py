@@ -29,7 +29,10 @@ class LRGCCF(Model):
         layers: list[Tensor] = [self.embedding]
         for layer in range(self.config.layers):
             propagated_ND = product(layers[-1])
-            layers.append(propagated_ND @ self.transforms[layer] if self.config.transform else propagated_ND)
+            if self.config.transform:
+                transformed_MD = how.ranks.rows(propagated_ND) @ self.transforms[layer]
+                propagated_ND = how.ranks.columns(transformed_MD, len(propagated_ND))
+            layers.append(propagated_ND)
         return Layers(layers, {})
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:

@@ -25,14 +25,15 @@ class NGCF(Model):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(2, size)) for _ in range(config.layers))
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        hidden_ND: Tensor = self.embedding
-        layers = [hidden_ND]
+        rows, columns, n_nodes = how.ranks.rows, how.ranks.columns, len(self.embedding)
+        hidden_MD: Tensor = rows(self.embedding)
+        layers: list[Tensor] = [self.embedding]
         for by_sum, by_product, bias in zip(self.sums, self.products, self.biases, strict=True):
-            near_ND = product(hidden_ND)
-            message_ND = (near_ND + hidden_ND) @ by_sum + bias[0] + (near_ND * hidden_ND) @ by_product + bias[1]
-            hidden_ND = F.leaky_relu(message_ND, self.config.leaky_slope)
-            hidden_ND = dropout(hidden_ND, self.config.message_dropout, how.dropout)
-            layers.append(F.normalize(hidden_ND, dim=1))
+            near_MD = rows(product(columns(hidden_MD, n_nodes)))
+            message_MD = (near_MD + hidden_MD) @ by_sum + bias[0] + (near_MD * hidden_MD) @ by_product + bias[1]
+            hidden_MD = F.leaky_relu(message_MD, self.config.leaky_slope)
+            hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)
+            layers.append(columns(F.normalize(hidden_MD, dim=1), n_nodes))
         return Layers(layers, {})
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:

@@ -40,16 +40,17 @@ class PinSage(Model):
         self.final_bias = nn.Parameter(torch.zeros(size))
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        hidden_ND: Tensor = self.embedding
+        rows, columns, n_nodes = how.ranks.rows, how.ranks.columns, len(self.embedding)
+        hidden_MD: Tensor = rows(self.embedding)
         for near, near_bias, join, join_bias in zip(self.near, self.near_bias, self.join, self.join_bias, strict=True):
-            message_ND = torch.relu(torch.addmm(near_bias, hidden_ND, near))
+            message_ND = columns(torch.relu(torch.addmm(near_bias, hidden_MD, near)), n_nodes)
             pooled_ND = F.embedding_bag(
                 self.neighbours_NT, message_ND, mode="sum", per_sample_weights=self.importance_NT.to(message_ND.dtype)
             )
-            joined_ND = torch.relu(torch.addmm(join_bias, torch.cat([hidden_ND, pooled_ND], dim=1), join))
-            hidden_ND = F.normalize(joined_ND, dim=1)
-        factor_ND = torch.relu(torch.addmm(self.final_bias, hidden_ND, self.final[0])) @ self.final[1]
-        return Layers([self.embedding, factor_ND], {})
+            joined_MD = torch.relu(torch.addmm(join_bias, torch.cat([hidden_MD, rows(pooled_ND)], dim=1), join))
+            hidden_MD = F.normalize(joined_MD, dim=1)
+        factor_MD = torch.relu(torch.addmm(self.final_bias, hidden_MD, self.final[0])) @ self.final[1]
+        return Layers([self.embedding, columns(factor_MD, n_nodes)], {})
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
         """The final dense layers' output alone."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 
 from hmlet.config import WRMFConfig
 from hmlet.data import Csr
@@ -33,6 +32,8 @@ class WRMF(Model):
             from implicit.cpu.als import AlternatingLeastSquares
         except ImportError as error:
             raise MissingExtra("WRMF", "implicit", "wrmf") from error
+        from scipy.sparse import csr_matrix  # here, because every command imports this module
+
         losses: list[float] = []
         als = AlternatingLeastSquares(
             factors=self.config.embedding_size,

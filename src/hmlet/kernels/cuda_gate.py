@@ -1,0 +1,347 @@
+"""What stands between the gate's products on CUDA, in Triton: each embedding is read and written as seldom as can be.
+
+Storage is float32 or bfloat16, arithmetic is float32. Legend: N rows, H columns, P parts that rows are summed in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hmlet.kernels.cuda import mixed, salt
+from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
+
+ROWS, COLUMNS = 32, 128  # a tile
+PART = 512  # rows whose sums one program adds up; the parts are then added in a fixed order: deterministic
+SUM_PARTS, SUM_COLUMNS = 64, 32  # a tile of those sums
+
+
+@triton.jit
+def _tile(first_row, n_rows, columns, rows: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The places of a tile's entries, which of them exist, and its columns."""
+    row = first_row + tl.arange(0, rows)
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    inside = (row < n_rows)[:, None] & (column < columns)[None, :]
+    return row[:, None].to(tl.int64) * columns + column[None, :], inside, column
+
+
+# -- BatchNorm, dropout and ReLU ------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _moments_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, part_ptr, n_rows, columns, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    real = column < columns
+    # Any row of the data will do as an origin: sums of squares about it lose nothing, however far away the mean is.
+    origin = tl.load(x_ptr + column, mask=real, other=0.0).to(tl.float32)
+    first = tl.zeros([block], dtype=tl.float32)
+    second = tl.zeros([block], dtype=tl.float32)
+    for start in range(0, part, rows):
+        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        away = tl.where(inside, x - origin[None, :], 0.0)
+        first += tl.sum(away, axis=0)
+        second += tl.sum(away * away, axis=0)
+    tl.store(part_ptr + tl.program_id(0) * 2 * columns + column, first, mask=real)
+    tl.store(part_ptr + (tl.program_id(0) * 2 + 1) * columns + column, second, mask=real)
+
+
+@triton.jit
+def _sum_parts(part_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both sums of some columns, many parts at a time: one after the other each would wait for the memory."""
+    column = tl.program_id(0) * block + tl.arange(0, block)
+    first = tl.zeros([block], dtype=tl.float32)
+    second = tl.zeros([block], dtype=tl.float32)
+    for start in range(0, n_parts, parts):
+        part = start + tl.arange(0, parts)
+        inside = (part < n_parts)[:, None] & (column < columns)[None, :]
+        at = part[:, None] * 2 * columns + column[None, :]
+        first += tl.sum(tl.load(part_ptr + at, mask=inside, other=0.0), axis=0)
+        second += tl.sum(tl.load(part_ptr + at + columns, mask=inside, other=0.0), axis=0)
+    return first, second, column
+
+
+@triton.jit
+def _statistics_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, part_ptr, mean_ptr, deviation_ptr, running_mean_ptr, running_variance_ptr, n_parts, n_rows, columns,
+    epsilon, momentum, parts: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    first, second, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
+    real = column < columns
+    shift = first / n_rows
+    mean = tl.load(x_ptr + column, mask=real, other=0.0).to(tl.float32) + shift
+    variance = tl.maximum(second / n_rows - shift * shift, 0.0)
+    tl.store(mean_ptr + column, mean, mask=real)
+    tl.store(deviation_ptr + column, tl.sqrt(variance + epsilon), mask=real)
+    running = tl.load(running_mean_ptr + column, mask=real, other=0.0)
+    tl.store(running_mean_ptr + column, running + momentum * (mean - running), mask=real)
+    running = tl.load(running_variance_ptr + column, mask=real, other=0.0)
+    unbiased = variance * n_rows / (n_rows - 1)
+    tl.store(running_variance_ptr + column, running + momentum * (unbiased - running), mask=real)
+
+
+@triton.jit
+def _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns):  # type: ignore[no-untyped-def]
+    real = column < columns
+    mean = tl.load(mean_ptr + column, mask=real, other=0.0)
+    deviation = tl.load(deviation_ptr + column, mask=real, other=1.0)
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    return (x - mean[None, :]) / deviation[None, :]
+
+
+@triton.jit
+def _scaled(normal, weight_ptr, bias_ptr, column, columns):  # type: ignore[no-untyped-def]
+    real = column < columns
+    weight = tl.load(weight_ptr + column, mask=real, other=0.0)
+    return normal * weight[None, :] + tl.load(bias_ptr + column, mask=real, other=0.0)[None, :]
+
+
+@triton.jit
+def _is_kept(at, key_ptr, keep_from, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+    return mixed(at.to(tl.uint32) ^ salt(key_ptr, golden, first, second), first, second) >= keep_from
+
+
+@triton.jit
+def _apply_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, y_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, before, keep_from, scale,
+    rows: tl.constexpr, block: tl.constexpr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+):  # fmt: skip
+    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+    normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
+    value = _scaled(normal, weight_ptr, bias_ptr, column, columns)
+    kept = _is_kept(before + at, key_ptr, keep_from, golden, first, second)
+    tl.store(y_ptr + at, tl.where(kept & (value > 0), value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, grad_ptr, part_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, keep_from,
+    scale, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    real = column < columns
+    plain = tl.zeros([block], dtype=tl.float32)
+    along = tl.zeros([block], dtype=tl.float32)
+    for start in range(0, part, rows):
+        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
+        alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
+        alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
+        grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
+        plain += tl.sum(grad, axis=0)
+        along += tl.sum(grad * normal, axis=0)
+    tl.store(part_ptr + tl.program_id(0) * 2 * columns + column, plain, mask=real)
+    tl.store(part_ptr + (tl.program_id(0) * 2 + 1) * columns + column, along, mask=real)
+
+
+@triton.jit
+def _gradient_totals_kernel(  # type: ignore[no-untyped-def]
+    part_ptr, d_bias_ptr, d_weight_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    plain, along, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
+    real = column < columns
+    tl.store(d_bias_ptr + column, plain, mask=real)
+    tl.store(d_weight_ptr + column, along, mask=real)
+
+
+@triton.jit
+def _gradient_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, grad_ptr, out_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, d_bias_ptr, d_weight_ptr,
+    n_rows, columns, keep_from, scale, rows: tl.constexpr, block: tl.constexpr,
+    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+):  # fmt: skip
+    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+    real = column < columns
+    normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
+    alive = _scaled(normal, weight_ptr, bias_ptr, column, columns) > 0
+    alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
+    grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
+    plain = tl.load(d_bias_ptr + column, mask=real, other=0.0) / n_rows
+    along = tl.load(d_weight_ptr + column, mask=real, other=0.0) / n_rows
+    weight = tl.load(weight_ptr + column, mask=real, other=0.0)
+    slope = weight / tl.load(deviation_ptr + column, mask=real, other=1.0)
+    out = slope[None, :] * (grad - plain[None, :] - normal * along[None, :])
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+class Normalisation(NamedTuple):
+    """What the backward pass needs beside x and the parameters."""
+
+    mean_H: Tensor
+    deviation_H: Tensor
+    key: Tensor
+    rate: float
+
+
+def _tiles(n_rows: int, columns: int, rows: int) -> tuple[int, int, int]:
+    """The grid over tiles of some rows, and the columns of one."""
+    block = min(triton.next_power_of_2(columns), COLUMNS)
+    return triton.cdiv(n_rows, rows), triton.cdiv(columns, block), block
+
+
+def norm_dropout_relu(
+    x_NH: Tensor,
+    weight_H: Tensor,
+    bias_H: Tensor,
+    running: tuple[Tensor, Tensor],
+    momentum: float,
+    epsilon: float,
+    rate: float,
+    key: Tensor,
+) -> tuple[Tensor, Normalisation]:
+    """ReLU(BatchNorm(x)) with entries dropped by the hash of their place: two reads and one write of x, no mask."""
+    n_rows, columns = x_NH.shape
+    mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
+    n_parts, tiles, block = _tiles(n_rows, columns, PART)
+    part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
+    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=ROWS, block=block)
+    _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+        x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
+        parts=SUM_PARTS, block=SUM_COLUMNS,
+    )  # fmt: skip
+    y_NH = _apply(x_NH, mean_H, deviation_H, weight_H, bias_H, rate, key, 0)
+    return y_NH, Normalisation(mean_H, deviation_H, key, rate)
+
+
+def dropout_relu(x_MH: Tensor, rate: float, key: Tensor, first: int) -> Tensor:
+    """The same without BatchNorm, for the rows from `first` on of the matrix in which places are counted."""
+    zeros_H = torch.zeros(x_MH.shape[1], device=x_MH.device)
+    ones_H = torch.ones_like(zeros_H)
+    return _apply(x_MH, zeros_H, ones_H, ones_H, zeros_H, rate, key, first * x_MH.shape[1])
+
+
+def _apply(
+    x_NH: Tensor, mean_H: Tensor, deviation_H: Tensor, weight_H: Tensor, bias_H: Tensor, rate: float, key: Tensor,
+    before: int,
+) -> Tensor:  # fmt: skip
+    n_rows, columns = x_NH.shape
+    row_tiles, tiles, block = _tiles(n_rows, columns, ROWS)
+    y_NH = torch.empty_like(x_NH)
+    _apply_kernel[(row_tiles, tiles)](
+        x_NH, y_NH, mean_H, deviation_H, weight_H, bias_H, key, n_rows, columns, before, threshold(rate),
+        1.0 / (1.0 - rate), rows=ROWS, block=block, golden=GOLDEN, first=FIRST, second=SECOND,
+    )  # fmt: skip
+    return y_NH
+
+
+def norm_dropout_relu_backward(
+    x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, saved: Normalisation, grad_NH: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias. What was dropped or cut off is computed again rather than stored."""
+    n_rows, columns = x_NH.shape
+    grad_NH = grad_NH.contiguous()
+    d_weight_H, d_bias_H = torch.empty_like(weight_H), torch.empty_like(bias_H)
+    n_parts, tiles, block = _tiles(n_rows, columns, PART)
+    part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
+    state = (saved.mean_H, saved.deviation_H, weight_H, bias_H, saved.key)
+    drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
+    shape = {"rows": ROWS, "block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
+    _gradient_sums_kernel[(n_parts, tiles)](x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, **shape)
+    _gradient_totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+        part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
+    )
+    out_NH = torch.empty_like(x_NH)
+    _gradient_kernel[(triton.cdiv(n_rows, ROWS), tiles)](
+        x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, **shape
+    )
+    return out_NH, d_weight_H, d_bias_H
+
+
+# -- φ and the mixture ----------------------------------------------------------------------------------------------
+
+SLOPES = {"elu": 0, "leaky-relu": 1, "relu": 1, "tanh": 2}  # how φ'(x) follows from φ(x); relu leaks nothing
+
+
+@triton.jit
+def _activation_backward_kernel(  # type: ignore[no-untyped-def]
+    y_ptr, grad_ptr, addend_ptr, out_ptr, count, leak, slope: tl.constexpr, has_addend: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = at < count
+    y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if slope == 0:
+        out = grad * tl.where(y > 0, 1.0, y + 1.0)
+    elif slope == 1:
+        out = grad * tl.where(y > 0, 1.0, leak)
+    else:
+        out = grad * (1.0 - y * y)
+    if has_addend:
+        out += tl.load(addend_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def activation_backward(y: Tensor, grad: Tensor, addend: Tensor | None, name: str, leak: float) -> Tensor:
+    """φ'(x) · grad + addend, from y = φ(x)."""
+    leak = leak if name == "leaky-relu" else 0.0
+    grad = grad.contiguous()
+    addend = None if addend is None else addend.contiguous()
+    out, count, block = torch.empty_like(y), y.numel(), 2048
+    _activation_backward_kernel[(triton.cdiv(count, block),)](
+        y, grad, addend, out, count, leak, slope=SLOPES[name], has_addend=addend is not None, block=block
+    )
+    return out
+
+
+@triton.jit
+def _row(columns, block_columns: tl.constexpr):  # type: ignore[no-untyped-def]
+    node = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, block_columns)
+    return node, node * columns + column, column < columns
+
+
+@triton.jit
+def _mix_kernel(  # type: ignore[no-untyped-def]
+    choice_ptr, linear_ptr, nonlinear_ptr, out_ptr, columns, block_columns: tl.constexpr
+):  # fmt: skip
+    node, at, inside = _row(columns, block_columns)
+    linear = tl.load(linear_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    nonlinear = tl.load(nonlinear_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    mixture = tl.load(choice_ptr + 2 * node) * linear + tl.load(choice_ptr + 2 * node + 1) * nonlinear
+    tl.store(out_ptr + at, mixture.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _mix_backward_kernel(  # type: ignore[no-untyped-def]
+    choice_ptr, linear_ptr, nonlinear_ptr, grad_ptr, d_choice_ptr, d_linear_ptr, d_nonlinear_ptr, columns,
+    block_columns: tl.constexpr,
+):  # fmt: skip
+    node, at, inside = _row(columns, block_columns)
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    linear = tl.load(linear_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    nonlinear = tl.load(nonlinear_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(d_choice_ptr + 2 * node, tl.sum(grad * linear, axis=0))
+    tl.store(d_choice_ptr + 2 * node + 1, tl.sum(grad * nonlinear, axis=0))
+    kind = d_linear_ptr.dtype.element_ty
+    tl.store(d_linear_ptr + at, (grad * tl.load(choice_ptr + 2 * node)).to(kind), mask=inside)
+    tl.store(d_nonlinear_ptr + at, (grad * tl.load(choice_ptr + 2 * node + 1)).to(kind), mask=inside)
+
+
+def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
+    """g · [eᴸ, eᴺ] of each node: every embedding is read once."""
+    out_ND, columns = torch.empty_like(linear_ND), linear_ND.shape[1]
+    _mix_kernel[(len(linear_ND),)](
+        choice_N2, linear_ND, nonlinear_ND, out_ND, columns, block_columns=triton.next_power_of_2(columns), num_warps=2
+    )
+    return out_ND
+
+
+def mix_backward(
+    choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor, grad_ND: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of mix's three inputs in one pass."""
+    columns = linear_ND.shape[1]
+    d_choice_N2, d_linear_ND, d_nonlinear_ND = map(torch.empty_like, (choice_N2, linear_ND, nonlinear_ND))
+    _mix_backward_kernel[(len(linear_ND),)](
+        choice_N2, linear_ND, nonlinear_ND, grad_ND.contiguous(), d_choice_N2, d_linear_ND, d_nonlinear_ND, columns,
+        block_columns=triton.next_power_of_2(columns), num_warps=2,
+    )  # fmt: skip
+    return d_choice_N2, d_linear_ND, d_nonlinear_ND

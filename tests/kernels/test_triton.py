@@ -1,0 +1,313 @@
+"""Every Triton kernel against float64, with the bounds on rounding written down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import oracles
+import planted
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from triton_here import DEVICE, cuda, cuda_gate
+
+from hmlet.config import HmletConfig, resolve
+from hmlet.kernels import Activation, Operator, activation, dense, dropout_relu, mix, norm_dropout_relu
+from hmlet.models.base import Pass
+from hmlet.models.hmlet import HMLET
+
+# Unit roundoff of what a kernel stores. It computes in float32 and rounds once, when it stores: to the nearest on a
+# GPU, while the interpreter cuts bfloat16 off.
+ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9 if DEVICE == "cuda" else 2.0**-7}
+TYPES = pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton runs everything. Rows of more than 16 entries are hubs, and sums of more than 8 rows are made of parts."""
+    monkeypatch.setattr(cuda, "SEGMENT", 16)
+    for name, size in (("PART", 8), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
+        monkeypatch.setattr(cuda_gate, name, size)
+    monkeypatch.setattr(activation, "_triton", lambda x: True)
+
+
+def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def within(actual: Tensor, expected: Tensor, magnitude: Tensor | float, dtype: torch.dtype, terms: int = 1) -> None:
+    """One rounding to the stored type, and float32's own for each term of a sum, relative to the terms' size."""
+    assert actual.dtype == dtype
+    error = (actual.double().cpu() - expected.double().cpu()).abs()
+    scale = torch.as_tensor(magnitude).double().cpu() + expected.double().cpu().abs()
+    assert (error <= (ROUNDOFF[dtype] + (terms + 8) * 2.0**-24) * scale + 1e-30).all(), float((error / scale).max())
+
+
+# -- the product ----------------------------------------------------------------------------------------------------
+
+
+def rows(degrees: list[int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A CSR with these row lengths: offsets, neighbours and weights."""
+    rng = np.random.default_rng(seed)
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int32)
+    neighbours = rng.integers(0, len(degrees), sum(degrees)).astype(np.int32)
+    weights = rng.normal(size=sum(degrees)).astype(np.float32)
+    return tuple(torch.from_numpy(array).to(DEVICE) for array in (indptr, neighbours, weights))  # type: ignore[return-value]
+
+
+@TYPES
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    degrees=st.lists(st.sampled_from([0, 1, 5, 16, 17, 40]), min_size=1, max_size=6),
+    columns=st.sampled_from([1, 3, 64, 100]),
+    addend=st.sampled_from([None, torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_product_equals_the_loop_in_float64(
+    dtype: torch.dtype, degrees: list[int], columns: int, addend: torch.dtype | None, seed: int
+) -> None:
+    indptr, neighbours, weights = rows(degrees, seed)
+    x_ND = normal(len(degrees), columns, seed=seed, dtype=dtype)
+    addend_ND = None if addend is None else normal(len(degrees), columns, seed=seed + 1, dtype=addend)
+    expected_ND = torch.zeros(len(degrees), columns, dtype=torch.float64)
+    magnitude_ND = torch.zeros_like(expected_ND)
+    if addend_ND is not None:
+        expected_ND += addend_ND.cpu()
+        magnitude_ND += addend_ND.cpu().abs()
+    for row in range(len(degrees)):
+        for entry in range(indptr[row], indptr[row + 1]):
+            term_D = weights[entry].double().cpu() * x_ND[neighbours[entry]].double().cpu()
+            expected_ND[row] += term_D
+            magnitude_ND[row] += term_D.abs()
+    segments = cuda.Segments.of(indptr)
+    arguments = (segments, neighbours, weights, x_ND, addend_ND, addend)
+    y_ND = cuda.product(*arguments)
+    within(y_ND, expected_ND, magnitude_ND, addend or dtype, max(degrees))
+    assert torch.equal(y_ND, cuda.product(*arguments)), "the sums have one order"
+
+
+def test_product_of_more_columns_than_a_block_holds() -> None:
+    indptr, neighbours, weights = rows([2, 0, 17], 1)
+    x_ND = normal(3, 513, seed=1)
+    y_ND = cuda.product(cuda.Segments.of(indptr), neighbours, weights, x_ND)
+    halves = [
+        cuda.product(cuda.Segments.of(indptr), neighbours, weights, x_ND[:, part].contiguous())
+        for part in (slice(0, 300), slice(300, 513))
+    ]
+    assert torch.equal(y_ND, torch.cat(halves, dim=1))
+
+
+PAIRS = sorted({*planted.random_pairs(3, 12, 14, 0.2), *((0, item) for item in range(14))})
+
+
+def operators(self_loops: bool = False) -> tuple[Operator, Operator]:
+    """One graph, with a hub user: by PyTorch, and by Triton."""
+    graph = planted.graph(PAIRS, 12, 14)
+    plain = Operator.build(
+        graph.indptr, graph.neighbours, graph.edges, graph.scale(self_loops), DEVICE, self_loops=self_loops
+    )
+    return replace(plain, segments=None), replace(plain, segments=cuda.Segments.of(plain.indptr))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_dropped_edges_are_those_of_the_other_implementation(rate: float, self_loops: bool) -> None:
+    key = torch.tensor([2**40 + 17], device=DEVICE)
+    identity_NN = torch.eye(26, device=DEVICE)
+    plain_NN, triton_NN = (operator.drop(rate, key).product(identity_NN) for operator in operators(self_loops))
+    torch.testing.assert_close(triton_NN, plain_NN, rtol=1e-6, atol=0)
+    assert torch.equal(triton_NN != 0, plain_NN != 0)
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_a_fork_adds_both_gradients(self_loops: bool) -> None:
+    gradients = []
+    for operator in operators(self_loops):
+        x_ND = normal(26, 5, seed=1).requires_grad_()
+        y_ND, same_ND = operator.fork(x_ND)
+        assert torch.equal(same_ND, x_ND)
+        (y_ND * normal(26, 5, seed=2) + same_ND * normal(26, 5, seed=3)).sum().backward()
+        assert x_ND.grad is not None
+        gradients.append(x_ND.grad)
+    dense_NN = operators(self_loops)[0].product(torch.eye(26, device=DEVICE))
+    expected_ND = dense_NN.T @ normal(26, 5, seed=2) + normal(26, 5, seed=3)
+    for gradient_ND in gradients:
+        torch.testing.assert_close(gradient_ND, expected_ND, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fork_of_float32_in_bfloat16_storage_gives_a_float32_gradient() -> None:
+    operator = replace(operators()[1], storage=torch.bfloat16)
+    x_ND = normal(26, 4, seed=1).requires_grad_()
+    y_ND, same_ND = operator.fork(x_ND)
+    assert (y_ND.dtype, same_ND.dtype) == (torch.bfloat16, torch.float32)
+    small_ND = torch.full_like(x_ND, 2.0**-20)  # below bfloat16's resolution beside the product's gradient
+    (y_ND.float().sum() + (same_ND * small_ND).sum()).backward()
+    assert x_ND.grad is not None
+    ones_ND = torch.ones(26, 4, dtype=torch.bfloat16, device=DEVICE)
+    assert torch.equal(x_ND.grad, operator.product(ones_ND, small_ND, torch.float32))
+    assert x_ND.grad.dtype == torch.float32
+
+
+# -- BatchNorm, dropout and ReLU ------------------------------------------------------------------------------------
+
+
+def oracle_norm(x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, rate: float, key: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in float64 by PyTorch's operations, the fates by the hash in Python integers; y, mean and variance."""
+    mean_H, variance_H = x_NH.mean(0), x_NH.var(0, unbiased=False)
+    normal_NH = (x_NH - mean_H) / (variance_H + 1e-5).sqrt()
+    kept = [oracles.keeps(at, rate, key) for at in range(x_NH.numel())]
+    kept_NH = torch.tensor(kept).view(x_NH.shape)
+    y_NH = torch.relu(normal_NH * weight_H + bias_H) * kept_NH / (1 - rate)
+    return y_NH, mean_H, variance_H
+
+
+@TYPES
+@pytest.mark.parametrize("shape", [(2, 1), (7, 3), (8, 8), (21, 20)], ids=str)
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_norm_dropout_relu_equals_float64(
+    dtype: torch.dtype, shape: tuple[int, int], rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = 2**33 + 5
+    monkeypatch.setattr(activation, "draw_key", lambda generator, device: torch.tensor([key], device=device))
+    norm = nn.BatchNorm1d(shape[1]).to(DEVICE)
+    with torch.no_grad():
+        norm.weight.copy_(normal(shape[1], seed=1))
+        norm.bias.copy_(normal(shape[1], seed=2))
+    # A mean a thousand deviations away: squares about zero would lose all but the first digits.
+    offset = 1000.0 if dtype == torch.float32 else 3.0
+    x_NH = (normal(*shape, seed=3) + offset).to(dtype).requires_grad_()
+    grad_NH = normal(*shape, seed=4, dtype=dtype)
+    y_NH = norm_dropout_relu(x_NH, norm, rate, torch.Generator())
+    y_NH.backward(grad_NH)
+
+    exact = [tensor.detach().double().cpu().requires_grad_() for tensor in (x_NH, norm.weight, norm.bias)]
+    expected_NH, mean_H, variance_H = oracle_norm(*exact, rate, key)
+    expected_NH.backward(grad_NH.double().cpu())
+    # x less its mean is exact to x's own float32 roundoff: a thousand deviations cost three digits.
+    tolerance = 8 * ROUNDOFF[dtype] + 2.0**-24 * 40 * offset
+    torch.testing.assert_close(y_NH.double().cpu(), expected_NH.detach(), rtol=tolerance, atol=tolerance)
+    assert norm.weight.grad is not None
+    assert norm.bias.grad is not None
+    for actual, parameter in zip((x_NH.grad, norm.weight.grad, norm.bias.grad), exact, strict=True):
+        assert parameter.grad is not None
+        scale = float(parameter.grad.abs().max()) + float(grad_NH.abs().max()) * len(x_NH) * 0.1
+        torch.testing.assert_close(actual.double().cpu(), parameter.grad, rtol=tolerance, atol=tolerance * scale)
+    momentum, unbiased = 0.1, shape[0] / (shape[0] - 1)
+    torch.testing.assert_close(norm.running_mean.double().cpu(), momentum * mean_H.detach(), rtol=1e-6, atol=1e-6)
+    expected_variance_H = 1 - momentum + momentum * unbiased * variance_H.detach()
+    torch.testing.assert_close(norm.running_var.double().cpu(), expected_variance_H, rtol=1e-4, atol=0)
+    assert norm.num_batches_tracked == 1
+
+
+def test_norm_dropout_relu_is_the_same_each_time() -> None:
+    norm, x_NH = nn.BatchNorm1d(20).to(DEVICE), normal(21, 20, seed=1)
+    first, second = (norm_dropout_relu(x_NH, norm, 0.4, torch.Generator(DEVICE).manual_seed(5)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_norm_without_a_generator_is_pytorchs() -> None:
+    norm, x_NH = nn.BatchNorm1d(5).to(DEVICE).eval(), normal(9, 5, seed=1)
+    assert torch.equal(norm_dropout_relu(x_NH, norm, 0.4, None), torch.relu(norm(x_NH)))
+
+
+def test_dropout_of_some_rows_is_that_of_the_whole_matrix() -> None:
+    x_NH = normal(10, 9, seed=1).requires_grad_()
+    whole_NH, part_MH = (
+        dropout_relu(rows_MH, 0.4, torch.Generator(DEVICE).manual_seed(5), first, 10)
+        for rows_MH, first in ((x_NH, 0), (x_NH[3:8], 3))
+    )
+    assert torch.equal(whole_NH[3:8], part_MH)
+    part_MH.sum().backward()
+    assert x_NH.grad is not None
+    assert torch.equal(x_NH.grad[3:8], (part_MH > 0) / 0.6)
+    dropped = ((x_NH > 0) & (whole_NH == 0)).sum() / (x_NH > 0).sum()
+    assert 0.1 < dropped < 0.7
+
+
+# -- φ, the mixture and the first layer -----------------------------------------------------------------------------
+
+
+@TYPES
+@pytest.mark.parametrize("name", ["elu", "leaky-relu", "relu", "tanh"])
+@pytest.mark.parametrize("also", [False, True], ids=["alone", "forked"])
+def test_activation_gradient_equals_float64(dtype: torch.dtype, name: str, also: bool) -> None:
+    x = normal(9, 31, seed=1, dtype=dtype).requires_grad_()
+    grad_y, grad_x = normal(9, 31, seed=2, dtype=dtype), normal(9, 31, seed=3, dtype=dtype)
+    phi = Activation(name, 0.2)
+    y, same = phi.fork(x)
+    torch.autograd.backward([y, same] if also else [y], [grad_y, grad_x] if also else [grad_y])
+    exact = x.detach().double().cpu().requires_grad_()
+    phi(exact).backward(grad_y.double().cpu())
+    assert exact.grad is not None
+    assert x.grad is not None
+    expected = exact.grad + (grad_x.double().cpu() if also else 0.0)
+    # φ' comes from the stored φ, so it has that rounding as well.
+    slack = (1 + 2 * ROUNDOFF[dtype]) * grad_y.abs().cpu() + (grad_x.abs().cpu() if also else 0.0)
+    within(x.grad, expected, 2 * slack, dtype)
+
+
+@TYPES
+@pytest.mark.parametrize("columns", [1, 5, 64])
+def test_mixture_and_its_gradients_equal_float64(dtype: torch.dtype, columns: int) -> None:
+    linear_ND = normal(6, columns, seed=1, dtype=dtype).requires_grad_()
+    nonlinear_ND = normal(6, columns, seed=2, dtype=dtype).requires_grad_()
+    choice_N2 = torch.softmax(normal(6, 2, seed=3), dim=1).requires_grad_()
+    grad_ND = normal(6, columns, seed=4, dtype=dtype)
+    mixed_ND = mix(choice_N2, linear_ND, nonlinear_ND)
+    mixed_ND.backward(grad_ND)
+    inputs = (choice_N2, linear_ND, nonlinear_ND)
+    exact = [tensor.detach().double().cpu().requires_grad_() for tensor in inputs]
+    expected_ND = exact[0][:, :1] * exact[1] + exact[0][:, 1:] * exact[2]
+    expected_ND.backward(grad_ND.double().cpu())
+    within(mixed_ND.detach(), expected_ND.detach(), exact[1].abs() + exact[2].abs(), dtype)
+    for tensor, oracle in zip(inputs, exact, strict=True):
+        assert tensor.grad is not None
+        assert oracle.grad is not None
+        within(tensor.grad, oracle.grad, 10.0, tensor.dtype, columns)
+
+
+def test_first_layer_adds_its_gradient_onto_the_mixtures() -> None:
+    tensors = [normal(7, 4, seed=1), normal(7, 4, seed=2), normal(8, 3, seed=3)]
+    linear_ND, nonlinear_ND, weight_2DH = (tensor.double().requires_grad_() for tensor in tensors)
+    weights = normal(7, 3, seed=4).double(), normal(7, 4, seed=5).double(), normal(7, 4, seed=6).double()
+
+    def total(hidden_NH: Tensor, one_ND: Tensor, other_ND: Tensor) -> Tensor:
+        return (hidden_NH * weights[0]).sum() + (one_ND * weights[1]).sum() + (other_ND * weights[2]).sum()
+
+    inputs = (linear_ND, nonlinear_ND, weight_2DH)
+    actual = torch.autograd.grad(total(*dense(*inputs)), inputs)
+    joined_NH = torch.cat([linear_ND, nonlinear_ND], dim=1) @ weight_2DH
+    expected = torch.autograd.grad(total(joined_NH, linear_ND, nonlinear_ND), inputs)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["hmlet-all", "hmlet-end"])
+@pytest.mark.parametrize("nonlinear_input", ["bypassed", "gated"])
+def test_a_whole_pass_has_the_gradients_of_the_plain_one(
+    variant: str, nonlinear_input: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [
+        "layers=3",
+        "embedding_size=4",
+        "gate_hidden=[5]",
+        "gate_dropout=0.0",
+        f'nonlinear_input="{nonlinear_input}"',
+    ]
+    config = resolve(variant, overrides=[f"model.{change}" for change in changes]).model
+    assert isinstance(config, HmletConfig)
+    rows_R = torch.tensor([0, 3, 3, 25], device=DEVICE)
+    gradients = []
+    for triton, operator in enumerate(operators()):
+        monkeypatch.setattr(activation, "_triton", lambda x, runs=bool(triton): runs)
+        model = HMLET(config, 12, 14, torch.Generator().manual_seed(1)).to(DEVICE)
+        how = Pass(dropout=torch.Generator(DEVICE), hard=False)
+        model.readout(model.propagate(operator, how), rows_R).square().sum().backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, expected in gradients[0].items():
+        torch.testing.assert_close(
+            gradients[1][name], expected, rtol=1e-4, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
+        )
