@@ -34,7 +34,7 @@ PARTS = {
     "edge dropout": r"hmlet::edge dropout|thin_kernel",
     "product": r"product|segments_kernel|join_kernel|embedding_bag|\b_fork(backward)?$",
     "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas",
-    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|statistics|apply|gradient).*kernel",
+    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|statistics|apply|gradient)",
     "mixture": r"mix|softmax|uniform|aten::log$",
     "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty",
     "sums of gradients": r"accumulate|aten::add|functor_add",
