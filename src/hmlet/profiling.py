@@ -132,6 +132,7 @@ class WatchedSteps:
     def _record(self, step: int, epoch: int) -> None:
         if self._profiler is None:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write of itself to standard error
+            os.environ.setdefault("TEARDOWN_CUPTI", "0")  # a captured graph goes on after the recording
             activity = ProfilerActivity.CUDA if self.steps.on_cuda else ProfilerActivity.CPU
             self._profiler = torch.profiler.profile(activities=[activity], acc_events=True)
             self._profiler.start()
