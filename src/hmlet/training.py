@@ -97,8 +97,8 @@ def fit(
 
     The validation part selects the model; the test part is never read. With `resume`, an unfinished run in `out`
     goes on from its last checkpoint, and a finished one is returned as it is. `listener` is told of every epoch.
-    A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
     With several `ranks` (hmlet.distributed.joined), each calls this with the same arguments, and rank 0 alone writes.
+    A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
     """
     place = choose_device(device, ranks)
     _require_splittable(recipe, ranks)
@@ -117,7 +117,7 @@ def fit(
             return run
         watch = profile or UNWATCHED
         with watch.phase("graph and model"):
-            trainer = Trainer(data, recipe, place, run, ranks, watch)
+            trainer = Trainer(data, recipe, place, run, watch, ranks)
             trainer.restore()
         try:
             with watch.phase("training"):
@@ -166,10 +166,10 @@ class Trainer:
         recipe: Recipe,
         device: torch.device,
         run: RunDirectory,
+        watch: Profile | Unwatched,
         ranks: Ranks = ALONE,
-        watch: Profile | Unwatched = UNWATCHED,
     ) -> None:
-        self.data, self.recipe, self.device, self.run, self.ranks, self.watch = data, recipe, device, run, ranks, watch
+        self.data, self.recipe, self.device, self.run, self.watch, self.ranks = data, recipe, device, run, watch, ranks
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
         self.model: Model = build(recipe.model, self.graph, initial).keep_columns(ranks).to(device)
