@@ -14,6 +14,8 @@ from planted import checkerboard
 from hmlet import profiling, training
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
+from hmlet.distributed import Ranks
+from hmlet.errors import ConfigError
 from hmlet.profiling import OTHER, Profile, part_of, seconds_by_part
 from hmlet.runs import RunDirectory
 
@@ -90,6 +92,14 @@ def test_a_model_without_gradient_steps_has_phases_alone(tmp_path: Path) -> None
     pytest.importorskip("implicit")
     run = fit(tmp_path / "run", recipe("wrmf"), Profile())
     assert set(run.read_json("profile.json")) == {"seconds", "phases"}
+
+
+def test_several_processes_are_not_profiled(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a profile is of one process, and there are 2"):
+        training.fit(
+            checkerboard(), recipe("bpr"), tmp_path / "run", device="cpu", ranks=Ranks(size=2), profile=Profile()
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_steps_are_watched_where_gates_are_trained_and_everything_is_warm() -> None:
