@@ -214,6 +214,8 @@ class TrainConfig(Section):
     """At most this much work is lost to a crash; 0 saves after every step."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Storage type of propagated embeddings and of the gate's products on CUDA; parameters and sums stay float32."""
+    optimizer_state: Literal["float32", "bfloat16"] = "float32"
+    """Type of Adam's two moments; "bfloat16" halves them, rounded at random so that the mean stays right."""
     deterministic: bool = False
     """Bit-identical results on CUDA too, for some speed."""
     save_layers: bool = True

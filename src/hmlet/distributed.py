@@ -16,19 +16,24 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hmlet.errors import ConfigError, HmletError, LostRank, TrainingError
+from hmlet.errors import ConfigError, HmletError, LostRank
 
-TIMEOUT = timedelta(minutes=10)  # the longest wait for a rank that lives: rank 0 may be writing a large checkpoint
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+TIMEOUT = timedelta(minutes=30)  # the longest wait for a rank that lives: rank 0 may be writing a large checkpoint
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,9 @@ class Ranks:
         if self.size == 1:
             return x_NF
         parts = [torch.empty_like(x_NF, memory_format=torch.contiguous_format) for _ in range(self.size)]
-        with _others():
-            dist.all_gather(parts, x_NF.contiguous())
+        if not x_NF.is_meta:
+            with _others():
+                dist.all_gather(parts, x_NF.contiguous())
         return _side_by_side(parts, width)
 
     def hand_in(
@@ -195,22 +201,19 @@ class Ranks:
         if "error" in outcome:
             error = HmletError(*outcome["error"][:2])
             error.code, error.exit_code = outcome["error"][2:]
+            error.of_all_ranks = True
             raise error
         return outcome["value"]
 
-    def require_same(self, device: torch.device, **values: str) -> None:
-        """Refuse ranks that differ in a value, or in the random numbers that their devices draw from one seed."""
-        if self.size == 1:
-            return
-        drawn = torch.rand(10_000, generator=torch.Generator(device).manual_seed(0), device=device)
-        values["random numbers"] = str(float(drawn.double().sum()))
+    def require_same(self, **values: str) -> None:
+        """Refuse ranks that differ in a value."""
         expected = self.tell(values)
-        wrong = [name for name in values if values[name] != expected[name]]
-        (differs,) = self.any(bool(wrong))
-        if differs:
-            what = f"its {wrong[0]} differs from rank 0's" if wrong else "another rank differs from rank 0"
-            raise TrainingError(
-                f"rank {self.rank}: {what}", "give every machine the same data, command, versions and kind of device"
+        differs = self.any(*(values[name] != expected[name] for name in values))
+        wrong = [name for name, differ in zip(values, differs, strict=True) if differ]
+        if wrong:
+            raise ConfigError(
+                f"the ranks differ in their {' and '.join(wrong)}",
+                "give every machine the same data, command, versions and kind of device",
             )
 
 
@@ -231,8 +234,9 @@ class _Exchange(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
         ctx.back = receive, send
         received = x.new_empty(sum(receive), *x.shape[1:])
-        with _others():
-            dist.all_to_all_single(received, x.contiguous(), receive, send)
+        if not x.is_meta:  # a plan talks to nobody
+            with _others():
+                dist.all_to_all_single(received, x.contiguous(), receive, send)
         return received
 
     @staticmethod
@@ -246,8 +250,9 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         summed = x.clone()
-        with _others():
-            dist.all_reduce(summed)
+        if not x.is_meta:
+            with _others():
+                dist.all_reduce(summed)
         return summed
 
     @staticmethod
@@ -271,20 +276,46 @@ def joined() -> Iterator[Ranks]:
     if size == 1:
         yield ALONE
         return
-    local = int(os.environ["LOCAL_RANK"])
-    if local < torch.cuda.device_count():
-        torch.cuda.set_device(local)
+    from torch.distributed.rendezvous import rendezvous  # some builds of PyTorch do without
+
     with _others():
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
         # Tensors in main memory always go by Gloo, which is how ranks agree without asking their devices.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        unused = _unused(store, rank, size)
+        dist.init_process_group(backend, store=unused, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
-        yield Ranks(dist.get_rank(), size, local)
+        yield Ranks(rank, size, int(os.environ["LOCAL_RANK"]))
     except LostRank:
         # torchrun ends the survivors by SIGTERM; this one is ending, and has something to say first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
     else:
         dist.destroy_process_group()  # after an error it might wait for ranks that are gone
+
+
+def _unused(store: Store, rank: int, size: int) -> Store:
+    """A corner of torchrun's store that is this attempt's alone.
+
+    torchrun keeps one store over its restarts (PyTorch 2.13), and who reads a dead rank's address there waits for it in
+    vain. So rank 0 names the corner in answer to each other rank's call, which bears a name that no earlier one had,
+    and goes on answering until all who live have heard it.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    own = uuid4().hex
+    if rank:
+        store.set(f"call/{rank}", own)
+        corner = store.get(f"answer/{own}").decode()
+        store.set(f"{corner}/heard/{rank}", "")
+        return PrefixStore(corner, store)
+    corner, waiting = f"corner/{own}", list(range(1, size))
+    while waiting:
+        for other in waiting:
+            store.set(f"answer/{store.get(f'call/{other}').decode()}", corner)
+        time.sleep(0.01)
+        waiting = [other for other in waiting if not store.check([f"{corner}/heard/{other}"])]
+    return PrefixStore(corner, store)
 
 
 @contextmanager
@@ -295,7 +326,7 @@ def _others() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        reason = str(error).partition("\n")[0].rpartition("] ")[2].rstrip(".")
+        reason = str(error).partition("\n")[0].partition(". ")[0].rpartition("] ")[2].rstrip(".")
         raise LostRank(
             f"rank {os.environ.get('RANK', '0')} lost another rank, which died or left ({reason})",
             "the last checkpoint is whole: start again with --resume, on as many ranks as you like",

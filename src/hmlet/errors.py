@@ -12,7 +12,9 @@ class HmletError(Exception):
 
     code = "error"
     exit_code = 2
-    of_one_rank = False  # whether one process of several meets it alone, and has to say so itself
+    # Of several processes (ranks) each may meet an error, and one line about it is enough.
+    of_one_rank = False  # this one alone meets it, and says so at once
+    of_all_ranks = False  # all end by it together, and rank 0 speaks for them
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)

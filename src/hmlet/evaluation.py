@@ -15,11 +15,12 @@ from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
-from hmlet.ranking import NO_ITEM, Prepared, Ranked, top_k
+from hmlet.ranking import NO_ITEM, Prepared, Ranked, candidate_bytes, top_k
 
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
-# Of scores held at once: what stays in a CPU's cache, and is small beside a GPU's memory.
-BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
+# Of scores held at once: what stays in a CPU's cache, and is small beside a GPU's memory; then of candidates' factors.
+BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
+CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,12 @@ def evaluate(
     return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
 
 
+def block_size(n_items: int, factor_size: int, k: int, device: str) -> int:
+    """How many users are ranked together on a kind of device."""
+    by_scores = BLOCK_BYTES[device] // max(1, 4 * n_items)
+    return max(1, min(by_scores, CANDIDATE_BYTES[device] // max(1, candidate_bytes(n_items, factor_size, k))))
+
+
 def rank_blocks(
     users_UF: Tensor,
     items_IF: Tensor,
@@ -108,7 +115,7 @@ def rank_blocks(
     """
     device = items_IF.device
     prepared = prepared or Prepared.of(items_IF)
-    size = max(1, BLOCK_BYTES[device.type] // (4 * max(1, len(items_IF))))
+    size = block_size(len(items_IF), items_IF.shape[1], k, device.type)
     for start in range(0, len(users), size * ranks.size):
         block = users[start : start + size * ranks.size]
         own = block[ranks.own_rows(len(block))]

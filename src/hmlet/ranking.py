@@ -57,7 +57,7 @@ def top_k(
     k = min(k, n_items)
     scores_BI = users_BF @ (items_IF.T if prepared is None else prepared.items_FI)
     _exclude(scores_BI, seen, allowed_I)
-    candidates = min(n_items, k + max(12, k // 4))
+    candidates = _candidates(n_items, k)
     rough_BC, items_BC = _largest(scores_BI, candidates)
     ranked = _decide(users_BF, items_IF, rough_BC, items_BC, k)
     if candidates == n_items:
@@ -69,6 +69,15 @@ def top_k(
         exact = _decide(users_BF[row : row + 1], items_IF, scores_BI[row : row + 1], None, k)
         ranked.items_BK[row], ranked.scores_BK[row] = exact.items_BK[0], exact.scores_BK[0]
     return ranked
+
+
+def candidate_bytes(n_items: int, factor_size: int, k: int) -> int:
+    """What top_k holds at once for each user beside the scores: the candidates' factors, in float32 and float64."""
+    return 20 * _candidates(n_items, min(k, n_items)) * factor_size
+
+
+def _candidates(n_items: int, k: int) -> int:
+    return min(n_items, k + max(12, k // 4))
 
 
 def allowed_items(n_items: int, allow: Indices | None = None, deny: Indices | None = None) -> Tensor | None:

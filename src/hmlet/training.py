@@ -30,7 +30,7 @@ from hmlet.graph import Graph, training_graph
 from hmlet.kernels import Operator
 from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
-from hmlet.planning import memory_plan, require_memory
+from hmlet.planning import Sizes, memory_plan, require_memory
 from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory
 from hmlet.steps import Steps, make_steps
@@ -50,6 +50,7 @@ class Interrupted(HmletError):
 
     code = "interrupted"
     exit_code = 130
+    of_all_ranks = True
 
 
 @dataclass
@@ -101,13 +102,17 @@ def fit(
     A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
     """
     place = choose_device(device, ranks)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)  # where Triton launches
     _require_splittable(recipe, ranks)
     if profile is not None and ranks.size > 1:
         raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
-    require_memory(memory_plan(recipe, data.n_users, data.n_items, data.count("train")), place)
+    require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
-    ranks.require_same(place, data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION)
+    # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
+    kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+    ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
     empty = RunDirectory(Path(out), {})
     with ExitStack() as held, _deterministic(recipe.train.deterministic), _StopRequest() as request:
         ranks.first(lambda: held.enter_context(empty.lock()))  # its value is None

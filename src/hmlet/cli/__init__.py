@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 import typer
 
-from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, serve, train, tune
+from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, serve, train, tune
 from hmlet.cli.console import app, report_error, speaks
-from hmlet.errors import ConfigError, HmletError
+from hmlet.errors import ConfigError, HmletError, LostRank
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
 _COMMANDS = (
@@ -18,12 +19,14 @@ _COMMANDS = (
     compare,
     doctor,
     evaluate,
+    plan,
     recommend,
     report,
     serve,
     train,
     tune,
 )  # they register themselves when they are imported
+GRACE = 3.0  # seconds
 _ON_RANKS = ("train", "export")  # the commands that several processes can share
 
 
@@ -34,8 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _require_one_process(arguments)
         return _call(arguments)
     except HmletError as error:
-        if speaks() or error.of_one_rank:
-            report_error(str(error))
+        _report(error)
+        if isinstance(error, LostRank):
+            os._exit(error.exit_code)  # PyTorch's own way out may wait for the rank that is gone
         return error.exit_code
     except KeyboardInterrupt:
         report_error("interrupted")
@@ -54,6 +58,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return 2
+
+
+def _report(error: HmletError) -> None:
+    """One line about an error, from one process if it can be.
+
+    A rank that found what every rank can find lets rank 0 say it, whereupon torchrun ends all others. Where that does
+    not happen, the error is this rank's alone, or rank 0 is slow: then it speaks after all.
+    """
+    if not (speaks() or error.of_one_rank or error.of_all_ranks):
+        time.sleep(GRACE)
+    if speaks() or not error.of_all_ranks:
+        report_error(str(error))
 
 
 def _require_one_process(arguments: list[str]) -> None:
