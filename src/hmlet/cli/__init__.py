@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, serve, train, tune
+from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, reproduce, serve, train, tune
 from hmlet.cli.console import app, report_error, speaks
 from hmlet.errors import ConfigError, HmletError
 
@@ -20,6 +20,7 @@ _COMMANDS = (
     evaluate,
     recommend,
     report,
+    reproduce,
     serve,
     train,
     tune,
