@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
 from gated_run import gates_table, small_data
 
 from hmlet.analysis.study import analyse
@@ -51,8 +52,6 @@ def plant(
     )
     run.record |= {"status": "finished", "best_epoch": 1, "epochs": 1, "timings": {"training_seconds": 1.0}}
     if probability is not None:
-        import torch
-
         generator = torch.Generator().manual_seed(1)
         sides = {"users": data.n_users, "items": data.n_items}
         run.write_tensors("factors.safetensors", {k: torch.randn(n, 4, generator=generator) for k, n in sides.items()})

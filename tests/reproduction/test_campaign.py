@@ -19,13 +19,14 @@ from planted_records import plant
 from hmlet.cli import main
 from hmlet.data import Dataset
 from hmlet.errors import DataError, MissingExtra
-from hmlet.reproduction import campaign
+from hmlet.evaluation import evaluate
+from hmlet.graph import training_graph
+from hmlet.reproduction import campaign, reproduce
 from hmlet.reproduction.campaign import Outcome, Progress, run_campaign
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import FILES, Records, pack, unpack
-from hmlet.runs import RunDirectory
-from hmlet.training import fit
+from hmlet.training import Interrupted, fit
 
 BOARD = checkerboard()
 TINY = ("train.epochs=4", "train.batch_size=256", "model.embedding_size=4", "train.validate_every=1")
@@ -157,11 +158,20 @@ def test_a_model_that_cannot_run_here_stops_no_other(tmp_path: Path, monkeypatch
     assert all("a library" in reason for reason in outcome.skipped.values())
 
 
+def test_a_campaign_that_is_asked_to_stop_leaves_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        raise Interrupted("stopped in epoch 2; everything is saved", "go on with --resume")
+
+    monkeypatch.setattr(campaign, "fit", stopped)
+    with pytest.raises(Interrupted, match="call it again"):
+        reproduce([CHOICE], {BOARD.name: BOARD}, tmp_path, device="cpu")
+    assert "0 of 3 runs" in (tmp_path / "reproduction.html").read_text(encoding="utf-8")
+
+
 def test_other_data_under_the_same_name_counts_for_nothing(tmp_path: Path) -> None:
     choice = Choice("small", models=("bpr",), overrides=TINY)
     one, other = small_data(seed=1), small_data(seed=2)
     one.name = other.name = "small"
-    records = Records([])
     assert len(go(tmp_path, choice, one).trained) == 1
     records = Records.read(tmp_path)
     (run,) = choice.runs()
@@ -230,15 +240,12 @@ def test_noise_moves_open_gates_and_leaves_decided_ones(tmp_path: Path) -> None:
             weights[name] = torch.tensor([1e4, 0.0])
     run.write_tensors("model.safetensors", weights)
     decided = noisy_ranking(run, data, torch.device("cpu"), draws=4)["metrics"]["ndcg"]
-    linear = fit_all_linear(run, weights, data, tmp_path)
+    linear = all_linear(weights, data)
     assert decided == [pytest.approx(linear)] * 4
 
 
-def fit_all_linear(run: RunDirectory, weights: dict[str, torch.Tensor], data: Dataset, place: Path) -> float:
+def all_linear(weights: dict[str, torch.Tensor], data: Dataset) -> float:
     """Test NDCG of the same e⁰ propagated linearly at every layer, by dense matrices."""
-    from hmlet.evaluation import evaluate
-    from hmlet.graph import training_graph
-
     graph = training_graph(data)
     dense = np.zeros((graph.n_nodes, graph.n_nodes))
     rows = np.repeat(np.arange(graph.n_nodes), np.diff(graph.indptr))

@@ -59,9 +59,9 @@ def reproduce(
     _require_page()
     try:
         outcome = run_campaign(choices, data, out, listener=listener, **options)
-    except (Interrupted, KeyboardInterrupt):
+    except Interrupted as stop:
         write(choices, out)
-        raise
+        raise Interrupted(stop.message, "call it again to go on") from stop
     return replace(write(choices, out), outcome=outcome)
 
 
