@@ -39,7 +39,7 @@ def train(
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed)
+    recipe = resolve(model, preset, config, chosen, seed, data)
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
