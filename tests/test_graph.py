@@ -69,6 +69,16 @@ def test_only_training_interactions_enter() -> None:
     assert graph.neighbours.tolist() == [2, 4, 0, 1]
 
 
+def test_items_beyond_16_bits_keep_their_users_in_order() -> None:
+    """The items' rows are sorted half a number at a time: equal low halves, equal high halves, and ties."""
+    pairs = [(0, 3), (0, 3 + 2**16), (1, 3), (1, 2**16), (1, 2**17 - 1), (2, 2**16), (2, 3 + 2**16)]
+    graph = planted.graph(pairs, 3, 2**17)
+    rows = {item: graph.neighbours[graph.indptr[3 + item] : graph.indptr[4 + item]].tolist() for _, item in pairs}
+    assert rows == {3: [0, 1], 2**16: [1, 2], 3 + 2**16: [0, 2], 2**17 - 1: [1]}
+    numbers = {item: graph.edges[graph.indptr[3 + item] : graph.indptr[4 + item]].tolist() for _, item in pairs}
+    assert numbers == {3: [0, 2], 2**16: [3, 5], 3 + 2**16: [1, 6], 2**17 - 1: [4]}
+
+
 def test_building_takes_at_most_three_times_the_csr() -> None:
     """Of host memory, edge numbers and every temporary included; NumPy reports what it allocates to tracemalloc."""
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
-from hmlet.ranking import NO_ITEM, Ranked, candidate_bytes, longest_item, top_k
+from hmlet.ranking import NO_ITEM, Prepared, Ranked, candidate_bytes, top_k
 
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
 # Of scores held at once: what stays in a CPU's cache, and is small beside a GPU's memory; then of candidates' factors.
@@ -107,21 +107,20 @@ def rank_blocks(
     seen: Csr | None,
     allowed_I: Tensor | None = None,
     ranks: Ranks = ALONE,
-    longest: Tensor | None = None,
+    prepared: Prepared | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
     """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
 
     Of several ranks each ranks its share of a block, and all of them get the whole block's lists.
     """
     device = items_IF.device
-    if longest is None and len(items_IF):
-        longest = longest_item(items_IF)
+    prepared = prepared or Prepared.of(items_IF)
     size = block_size(len(items_IF), items_IF.shape[1], k, device.type)
     for start in range(0, len(users), size * ranks.size):
         block = users[start : start + size * ranks.size]
         own = block[ranks.own_rows(len(block))]
         pairs = None if seen is None else _pairs(seen, own, device)
-        ranked = top_k(users_UF[torch.from_numpy(own).to(device)], items_IF, k, pairs, allowed_I, longest)
+        ranked = top_k(users_UF[torch.from_numpy(own).to(device)], items_IF, k, pairs, allowed_I, prepared)
         yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))
 
 

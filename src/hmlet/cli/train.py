@@ -39,7 +39,7 @@ def train(
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed)
+    recipe = resolve(model, preset, config, chosen, seed, data)
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
@@ -49,11 +49,11 @@ def train(
     from hmlet.data.catalog import load
     from hmlet.distributed import joined
     from hmlet.planning import Sizes, memory_plan, readable
-    from hmlet.profiling import Profile, Unwatched
+    from hmlet.profiling import UNWATCHED, Profile
     from hmlet.training import choose_device, fit
 
     profile = Profile() if profiled else None
-    with progress(f"loading {data}") as advance, (profile or Unwatched()).phase("load"):
+    with progress(f"loading {data}") as advance, (profile or UNWATCHED).phase("load"):
         dataset = load(data, advance=advance)
     with (
         joined() as ranks,
