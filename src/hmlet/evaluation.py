@@ -72,8 +72,12 @@ def evaluate(
     mask: str = "train",
     k: int = 20,
     ranks: Ranks = ALONE,
+    width: int | None = None,
 ) -> Evaluation:
-    """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out."""
+    """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out.
+
+    With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`).
+    """
     if k < 1:
         raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
     users_UF, items_IF = factors
@@ -82,7 +86,7 @@ def evaluate(
     relevant = Membership(held_out, data.n_items, items_IF.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
     recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
-    for block, ranked in rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks):
+    for block, ranked in rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks, width=width):
         users_B = torch.from_numpy(block).to(items_IF.device)
         found = per_user(relevant(users_B, ranked.items_BK), relevant.counts[users_B], k)
         for name, values in found.items():
@@ -108,10 +112,12 @@ def rank_blocks(
     allowed_I: Tensor | None = None,
     ranks: Ranks = ALONE,
     prepared: Prepared | None = None,
+    width: int | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
     """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
 
-    Of several ranks each ranks its share of a block, and all of them get the whole block's lists.
+    Of several ranks each ranks its share of a block, and all of them get the whole block's lists. Users' factors may
+    be the rank's own columns, `width` of each layer: a block's are then exchanged, so that no rank holds all of them.
     """
     device = items_IF.device
     prepared = prepared or Prepared.of(items_IF)
@@ -120,7 +126,9 @@ def rank_blocks(
         block = users[start : start + size * ranks.size]
         own = block[ranks.own_rows(len(block))]
         pairs = None if seen is None else _pairs(seen, own, device)
-        ranked = top_k(users_UF[torch.from_numpy(own).to(device)], items_IF, k, pairs, allowed_I, prepared)
+        users_BF = users_UF[torch.from_numpy(own if width is None else block).to(device)]
+        users_BF = users_BF if width is None else ranks.own_whole(users_BF, width)
+        ranked = top_k(users_BF, items_IF, k, pairs, allowed_I, prepared)
         yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))
 
 

@@ -140,9 +140,9 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
         layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
         kept = ledger.live
         own_NF = model.readout(layers).float()
-        factors_NF = ranks.whole(own_NF, model.embedding.shape[1])
-    users = min(sizes.users, block_size(sizes.items, factors_NF.shape[1], k, device))
-    block = users * (4 * sizes.items + candidate_bytes(sizes.items, factors_NF.shape[1], k))
+        items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
+    users = min(sizes.users, block_size(sizes.items, items_IF.shape[1], k, device))
+    block = users * (4 * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k))
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return int(max(ledger.peak, ledger.live + block, kept + copy))
 

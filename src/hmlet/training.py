@@ -255,9 +255,9 @@ class Trainer:
         """The model as it stands, on the validation part; training goes on as if nothing had happened."""
         self.model.eval()
         layers, own_NF = self._finished(epoch)
-        factors_NF = self.ranks.whole(own_NF, self.width)
-        users_UF, items_IF = factors_NF[: self.model.n_users], factors_NF[self.model.n_users :]
-        evaluation = evaluate((users_UF, items_IF), self.data, "valid", "train", SELECTION_K, self.ranks)
+        items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
+        factors = (own_NF[: self.model.n_users], items_IF)
+        evaluation = evaluate(factors, self.data, "valid", "train", SELECTION_K, self.ranks, self.width)
         self.model.train()
         return evaluation, layers
 
