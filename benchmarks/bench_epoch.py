@@ -1,6 +1,6 @@
 """Seconds an epoch of HMLET(End), sampling included, beside the floor, beside plain PyTorch, with the error to float64.
 
-A whole epoch goes through the GradientSteps that `hmlet train` uses; the median of several after one to warm up. The
+A whole epoch goes through the GradientSteps that `hmlet train` uses; the median of several after those to warm up. The
 floor is hmlet.floor's: bytes and operations over the rates that this device shows in this run. Plain PyTorch
 (plain.py) takes some steps of the same model, and its epoch is inferred from their median.
 
@@ -26,13 +26,14 @@ from plain import PlainSteps
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
+from hmlet.distributed import ALONE
 from hmlet.evaluation import evaluate
 from hmlet.graph import Graph, training_graph
 from hmlet.kernels import Operator, draw_key
 from hmlet.models import Model, build
-from hmlet.models.losses import bpr, penalty
+from hmlet.models.losses import bpr, margins, penalty, row_norms
 from hmlet.models.schedule import training_pass
-from hmlet.profiling import WatchedSteps
+from hmlet.profiling import MEASURED, WatchedSteps
 from hmlet.steps import GradientSteps
 
 EXACT = ["model.gate_noise=false", "model.gate_dropout=0.0"]  # what float64 would draw otherwise
@@ -70,7 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--precision", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--epochs", type=int, default=5, help="timed epochs, after one to warm up")
+    parser.add_argument("--epochs", type=int, default=5, help="timed epochs, after those to warm up")
     parser.add_argument("--steps", type=int, default=0, help="cut epochs to so many steps, and infer the rest")
     parser.add_argument("--plain-steps", type=int, default=20, help="timed steps of plain PyTorch")
     parser.add_argument("--error-dataset", default="debian", help="where one step is compared with float64")
@@ -98,7 +99,7 @@ def _build(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) ->
     operator = Operator.build(
         graph.indptr, graph.neighbours, graph.edges, graph.scale(), device, storage=storage
     )  # fmt: skip
-    return GradientSteps(recipe, model, operator, data, device)
+    return GradientSteps(recipe, model, operator, data, device, ALONE)
 
 
 def _ours(
@@ -109,13 +110,14 @@ def _ours(
     steps = _build(recipe, data, graph, device)
     count = options.steps or steps.per_epoch
     watched = WatchedSteps(steps, lambda name: nullcontext())
+    warm_up = 1 if count >= 3 * MEASURED else 3  # the epochs to warm up are those that are looked into
     epochs = []
-    for epoch in range(options.epochs + 1):
-        taker = watched if epoch == 0 else steps  # the epoch to warm up is the one that is looked into
+    for epoch in range(warm_up + options.epochs):
+        taker = watched if epoch < warm_up else steps
         began = _now(device)
         for step in range(count):
             taker.take(epoch * steps.per_epoch + step, epoch)
-        steps.mean_loss(epoch)
+        taker.mean_loss(epoch)
         epochs.append((_now(device) - began) * steps.per_epoch / count)
     training_memory = _peak(device)
     with torch.no_grad():
@@ -123,12 +125,12 @@ def _ours(
         evaluate((factors[0].float(), factors[1].float()), data, "valid")
     memory = _peak(device)
     step = watched.as_json()
-    seconds = statistics.median(epochs[1:])
+    seconds = statistics.median(epochs[warm_up:])
     floor = step["floor_seconds"] * steps.per_epoch
     return {
         "epoch_seconds": seconds,
         "inferred_from_some_steps": count < steps.per_epoch,
-        "epochs": epochs[1:],
+        "epochs": epochs[warm_up:],
         "floor_epoch_seconds": floor,
         "share_of_floor": floor / seconds,
         "peak_bytes_training": training_memory,
@@ -197,7 +199,8 @@ def _float64_loss(
         product = whole.drop(recipe.train.edge_dropout, key)
     layers = model.propagate(product, training_pass(recipe.model, temperature, torch.Generator()))
     chosen_3BF = model.readout(layers)[rows_3B]
-    return bpr(*chosen_3BF.chunk(3)) + recipe.train.l2 * penalty(model.embedding[rows_3B].chunk(3))
+    norms = row_norms(model.embedding[rows_3B].chunk(3))
+    return bpr(margins(*chosen_3BF.chunk(3))) + recipe.train.l2 * penalty(norms)
 
 
 def _now(device: torch.device) -> float:

@@ -27,6 +27,7 @@ from torch import Tensor
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
+from hmlet.distributed import ALONE
 from hmlet.graph import training_graph
 from hmlet.kernels import Operator, edge_hash
 from hmlet.models import build
@@ -136,7 +137,7 @@ def _sides(recipe: Recipe, data: Dataset) -> dict[str, GradientSteps]:
             operators[name] = Entries(ours, make)
     return {
         name: GradientSteps(
-            recipe, build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)), operator, data, CPU
+            recipe, build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)), operator, data, CPU, ALONE
         )
         for name, operator in operators.items()
     }

@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for dataset in options.datasets:
             for seed in options.seeds:
-                out = Path(scratch) / f"{dataset}_{options.model}_{options.preset}_seed{seed}"
+                out = Path(scratch) / f"{Path(dataset).name}_{options.model}_{options.preset}_seed{seed}"
                 runs.append(_run(dataset, seed, out, options, paper.get(dataset, {}).get(options.model)))
     publish(
         "time_to_accuracy",
@@ -69,9 +69,13 @@ def _run(dataset: str, seed: int, out: Path, options: argparse.Namespace, paper:
     result |= {"hardware": record["hardware"], "versions": record["versions"]}
     if paper is not None:
         result["paper"] = dict(zip(METRICS, paper, strict=True))
-        # The paper prints four digits: a number that would be printed alike, or larger, reaches it.
-        result["reached"] = {name: round(test[name], 4) >= result["paper"][name] for name in METRICS}
+        result["reached"] = reached(test, result["paper"])
     return result
+
+
+def reached(test: dict[str, float], paper: dict[str, float]) -> dict[str, bool]:
+    """Which of the paper's numbers are reached. It prints four digits: what would be printed alike, or larger, does."""
+    return {name: round(test[name], 4) >= paper[name] for name in METRICS}
 
 
 def _hmlet(*arguments: str) -> tuple[float, dict[str, Any]]:

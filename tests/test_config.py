@@ -15,7 +15,7 @@ ELEVEN = {
     *("hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"),
     *("lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf"),
 }
-PRESETS = [("hmlet", model) for model in sorted(ELEVEN)] + [
+PRESETS = [(preset, model) for preset in ("hmlet", "gpu") for model in sorted(ELEVEN)] + [
     (preset, model) for preset in ("paper", "authors") for model in sorted(ELEVEN) if model.startswith("hmlet")
 ]
 
@@ -74,6 +74,17 @@ def test_later_steps_win(tmp_path: Path) -> None:
     assert overridden.model.activation == "tanh"
     assert resolve("hmlet-end", "paper", file, ["seed=6"], seed=7).seed == 7
     assert resolve("bpr", overrides=["train.l2=1", "train.l2=2"]).train.l2 == 2.0
+
+
+def test_a_data_set_may_have_its_own_recipe() -> None:
+    """It lies over the preset and under the user's own values; a set without one, and a path, change nothing."""
+    plain = resolve("hmlet-end")
+    debian = resolve("hmlet-end", dataset="debian")
+    assert (debian.train.epochs, debian.train.batch_size, debian.model.gate_warmup) == (30, 4096, 10)
+    assert debian.train.edge_dropout == plain.train.edge_dropout == 0.4
+    assert resolve("hmlet-end", overrides=["train.epochs=7"], dataset="debian").train.epochs == 7
+    for name in ("nowhere", "data/debian", "../hmlet"):
+        assert resolve("hmlet-end", dataset=name) == plain
 
 
 def test_overrides_are_toml_or_plain_words() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import oracles
 import planted
@@ -10,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import bmat, coo_matrix, csr_matrix
 
+from hmlet.data import Csr
 from hmlet.graph import Graph, training_graph
+from hmlet.kernels import Operator
 
 PAIRS = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=50).map(sorted)
 
@@ -63,3 +67,29 @@ def test_only_training_interactions_enter() -> None:
     graph = training_graph(data)
     assert graph.degree.tolist() == [1, 1, 1, 0, 1]
     assert graph.neighbours.tolist() == [2, 4, 0, 1]
+
+
+def test_items_beyond_16_bits_keep_their_users_in_order() -> None:
+    """The items' rows are sorted half a number at a time: equal low halves, equal high halves, and ties."""
+    pairs = [(0, 3), (0, 3 + 2**16), (1, 3), (1, 2**16), (1, 2**17 - 1), (2, 2**16), (2, 3 + 2**16)]
+    graph = planted.graph(pairs, 3, 2**17)
+    rows = {item: graph.neighbours[graph.indptr[3 + item] : graph.indptr[4 + item]].tolist() for _, item in pairs}
+    assert rows == {3: [0, 1], 2**16: [1, 2], 3 + 2**16: [0, 2], 2**17 - 1: [1]}
+    numbers = {item: graph.edges[graph.indptr[3 + item] : graph.indptr[4 + item]].tolist() for _, item in pairs}
+    assert numbers == {3: [0, 2], 2**16: [3, 5], 3 + 2**16: [1, 6], 2**17 - 1: [4]}
+
+
+def test_building_takes_at_most_three_times_the_csr() -> None:
+    """Of host memory, edge numbers and every temporary included; NumPy reports what it allocates to tracemalloc."""
+    rng = np.random.default_rng(0)
+    items = np.sort(rng.integers(0, 3000, (5000, 40)).astype(np.int32), axis=1).ravel()
+    users = Csr(np.arange(0, len(items) + 1, 40), items)
+    tracemalloc.start()
+    try:
+        graph = Graph.from_csr(users, 3000)
+        operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    csr = operator.indptr.nbytes + operator.neighbours.nbytes + operator.weights.nbytes
+    assert operator.weights.nbytes + graph.neighbours.nbytes < peak < 3 * csr

@@ -14,6 +14,8 @@ from planted import checkerboard
 from hmlet import profiling, training
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
+from hmlet.distributed import Ranks
+from hmlet.errors import ConfigError
 from hmlet.profiling import OTHER, Profile, part_of, seconds_by_part
 from hmlet.runs import RunDirectory
 
@@ -92,6 +94,14 @@ def test_a_model_without_gradient_steps_has_phases_alone(tmp_path: Path) -> None
     assert set(run.read_json("profile.json")) == {"seconds", "phases"}
 
 
+def test_several_processes_are_not_profiled(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a profile is of one process, and there are 2"):
+        training.fit(
+            checkerboard(), recipe("bpr"), tmp_path / "run", device="cpu", ranks=Ranks(size=2), profile=Profile()
+        )
+    assert not (tmp_path / "run").exists()
+
+
 def test_steps_are_watched_where_gates_are_trained_and_everything_is_warm() -> None:
     gated = recipe("hmlet-end", "model.gate_warmup=2", "train.epochs=100")
     assert profiling._window(gated, 0, 8) == (2 * 8 + 10, 20)
@@ -118,7 +128,11 @@ def test_a_training_too_short_to_measure_says_so(tmp_path: Path, capsys: pytest.
     ("names", "part"),
     [
         (["aten::random_", "_DropoutReLU"], "BatchNorm, dropout, activation"),
-        (["aten::copy_", "aten::to", "_SymmetricProductBackward"], "product"),
+        (["aten::copy_", "aten::to", "_ForkBackward"], "product"),
+        (["aten::mul", "_ForkActivationBackward"], "BatchNorm, dropout, activation"),
+        (["_gradient_sums_kernel"], "BatchNorm, dropout, activation"),
+        (["_apply_kernel"], "BatchNorm, dropout, activation"),
+        (["aten::cat", "_DenseBackward"], "matrix products"),
         (["_segments_kernel"], "product"),
         (["_thin_kernel"], "edge dropout"),
         (["aten::rand", "hmlet::sampling"], "sampling"),
@@ -143,7 +157,7 @@ def test_kernels_count_on_a_gpu_and_operations_without_their_children_on_a_cpu()
             self_cpu_time_total=own, cpu_parent=parent, is_user_annotation="Optimizer" in name,
         )  # fmt: skip
 
-    outer = event("_SymmetricProduct", "CPU", 10.0, 4.0)
+    outer = event("_Fork", "CPU", 10.0, 4.0)
     events = [
         outer,
         event("aten::empty", "CPU", 6.0, 6.0, outer),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hmlet.ranking import GROUP, NO_ITEM, longest_item, top_k
+from hmlet.ranking import GROUP, NO_ITEM, Prepared, top_k
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -137,8 +137,9 @@ def test_one_user_and_a_block_give_the_same_bits(size: int, n_items: int) -> Non
     items_IF[n_items // 2] = items_IF[0]
     hidden = [{row % n_items, (row * 5) % n_items} for row in range(33)]
     block = top_k(users_BF, items_IF, 10, pairs(hidden))
+    prepared = Prepared.of(items_IF)
     for row in range(33):
-        alone = top_k(users_BF[row : row + 1], items_IF, 10, pairs([hidden[row]]), longest=longest_item(items_IF))
+        alone = top_k(users_BF[row : row + 1], items_IF, 10, pairs([hidden[row]]), prepared=prepared)
         assert torch.equal(alone.items_BK[0], block.items_BK[row])
         assert torch.equal(alone.scores_BK[0], block.scores_BK[row])
 

@@ -199,7 +199,7 @@ def test_too_little_memory_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "free_memory", lambda device: 1_000_000)
-    with pytest.raises(TrainingError, match=r"needs about .* 0\.00 GB is free.*embedding_size"):
+    with pytest.raises(TrainingError, match=r"needs about .* 1\.0 MB is free.*embedding_size"):
         fit(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

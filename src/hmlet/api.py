@@ -24,7 +24,7 @@ from hmlet.evaluation import Evaluation, evaluate, rank_blocks, seen_items
 from hmlet.explanation import explanation
 from hmlet.foldin import FoldIn
 from hmlet.metrics import METRICS
-from hmlet.ranking import NO_ITEM, Ranked, allowed_items, longest_item, similar, top_k
+from hmlet.ranking import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
 from hmlet.runs import RunDirectory
 
 
@@ -131,7 +131,7 @@ class Run:
         indices = self.data.users.indices(users).astype(np.int64)
         seen, allowed_I = seen_items(self.data, mask), self._allowed(allow, deny)
         answers = []
-        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, seen, allowed_I, longest=self._longest):
+        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, seen, allowed_I, prepared=self._prepared):
             for user, items in zip(block, self._named(self.data.items, "item", ranked), strict=True):
                 answers.append({"user": self.data.users.id(int(user)), "items": items})
         return answers
@@ -149,7 +149,7 @@ class Run:
         factors_BF = self.fold_in.users(lists)
         rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
         own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
-        ranked = top_k(factors_BF, self.factors[1], k, own, self._allowed(allow, deny), self._longest)
+        ranked = top_k(factors_BF, self.factors[1], k, own, self._allowed(allow, deny), self._prepared)
         return [{"items": items} for items in self._named(self.data.items, "item", ranked)]
 
     def similar_items(self, item: Id, k: int = 20) -> list[dict[str, Any]]:
@@ -186,9 +186,8 @@ class Run:
         return FoldIn.open(self.directory, self.data)
 
     @cached_property
-    def _longest(self) -> Tensor | None:
-        """What the ranking of a single user would spend much of its time on."""
-        return longest_item(self.factors[1]) if self.data.n_items else None
+    def _prepared(self) -> Prepared:
+        return Prepared.of(self.factors[1])
 
     def _allowed(self, allow: Iterable[Id] | None, deny: Iterable[Id] | None) -> Tensor | None:
         chosen = [None if ids is None else self.data.items.indices(ids).astype(np.int64) for ids in (allow, deny)]

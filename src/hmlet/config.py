@@ -1,7 +1,8 @@
 """Recipes: what to train and how, as frozen types. A parameter is documented here and nowhere else.
 
 A recipe is resolved in four steps, later ones winning: the defaults below, a preset
-(`recipes/<preset>/<family>.toml`), a TOML file of the user's, and `section.key=value` overrides.
+(`recipes/<preset>/<family>.toml`, then `recipes/<preset>/<data set>/<family>.toml` where there is one), a TOML file of
+the user's, and `section.key=value` overrides.
 """
 
 from __future__ import annotations
@@ -214,6 +215,8 @@ class TrainConfig(Section):
     """At most this much work is lost to a crash; 0 saves after every step."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Storage type of propagated embeddings and of the gate's products on CUDA; parameters and sums stay float32."""
+    optimizer_state: Literal["float32", "bfloat16"] = "float32"
+    """Type of Adam's two moments; "bfloat16" halves them, rounded at random so that the mean stays right."""
     deterministic: bool = False
     """Bit-identical results on CUDA too, for some speed."""
     save_layers: bool = True
@@ -256,11 +259,15 @@ def resolve(
     config: Path | None = None,
     overrides: Sequence[str] = (),
     seed: int | None = None,
+    dataset: str | None = None,
 ) -> Recipe:
-    """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides."""
+    """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides.
+
+    With the name of a data set, the preset includes what it has for that set.
+    """
     if model not in MODELS:
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
-    layers = [_preset(model, preset)]
+    layers = _preset(model, preset, dataset)
     if config is not None:
         if not config.is_file():
             raise ConfigError(f"{config} is not a file", "pass a TOML file, such as one that --print-config wrote")
@@ -282,17 +289,17 @@ def resolve(
     return _validated(merged, "recipe")
 
 
-def _preset(model: str, preset: str) -> dict[str, Any]:
-    family = MODELS[model].family
-    file = resources.files("hmlet") / "recipes" / preset / f"{family}.toml"
-    if not file.is_file():
-        known = [
-            name
-            for name in get_args(Preset)
-            if (resources.files("hmlet") / "recipes" / name / f"{family}.toml").is_file()
-        ]
+def _preset(model: str, preset: str, dataset: str | None) -> list[dict[str, Any]]:
+    """The preset's recipe of a model, and what it changes for a data set."""
+    family, recipes = MODELS[model].family, resources.files("hmlet") / "recipes"
+    if not (recipes / preset / f"{family}.toml").is_file():
+        known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
         raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
-    return _parse(file.read_text(encoding="utf-8"), f"recipes/{preset}/{family}.toml")
+    names = [f"{preset}/{family}.toml"]
+    if dataset is not None and Path(dataset).name == dataset:  # a name, and no path
+        names.append(f"{preset}/{dataset}/{family}.toml")
+    files = [(name, recipes / name) for name in names]
+    return [_parse(file.read_text(encoding="utf-8"), f"recipes/{name}") for name, file in files if file.is_file()]
 
 
 def _read(config: Path) -> str:

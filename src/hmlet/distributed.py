@@ -120,8 +120,9 @@ class Ranks:
         if self.size == 1:
             return x_NF
         parts = [torch.empty_like(x_NF, memory_format=torch.contiguous_format) for _ in range(self.size)]
-        with _others():
-            dist.all_gather(parts, x_NF.contiguous())
+        if not x_NF.is_meta:
+            with _others():
+                dist.all_gather(parts, x_NF.contiguous())
         return _side_by_side(parts, width)
 
     def hand_in(
@@ -233,8 +234,9 @@ class _Exchange(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
         ctx.back = receive, send
         received = x.new_empty(sum(receive), *x.shape[1:])
-        with _others():
-            dist.all_to_all_single(received, x.contiguous(), receive, send)
+        if not x.is_meta:  # a plan talks to nobody
+            with _others():
+                dist.all_to_all_single(received, x.contiguous(), receive, send)
         return received
 
     @staticmethod
@@ -248,8 +250,9 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         summed = x.clone()
-        with _others():
-            dist.all_reduce(summed)
+        if not x.is_meta:
+            with _others():
+                dist.all_reduce(summed)
         return summed
 
     @staticmethod

@@ -15,11 +15,12 @@ from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
-from hmlet.ranking import NO_ITEM, Ranked, longest_item, top_k
+from hmlet.ranking import NO_ITEM, Prepared, Ranked, candidate_bytes, top_k
 
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
-# Of scores held at once: what stays in a CPU's cache, and is small beside a GPU's memory.
-BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
+# Of scores held at once: what stays in a CPU's cache, and is small beside a GPU's memory; then of candidates' factors.
+BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
+CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,12 @@ def evaluate(
     return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
 
 
+def block_size(n_items: int, factor_size: int, k: int, device: str) -> int:
+    """How many users are ranked together on a kind of device."""
+    by_scores = BLOCK_BYTES[device] // max(1, 4 * n_items)
+    return max(1, min(by_scores, CANDIDATE_BYTES[device] // max(1, candidate_bytes(n_items, factor_size, k))))
+
+
 def rank_blocks(
     users_UF: Tensor,
     items_IF: Tensor,
@@ -100,21 +107,20 @@ def rank_blocks(
     seen: Csr | None,
     allowed_I: Tensor | None = None,
     ranks: Ranks = ALONE,
-    longest: Tensor | None = None,
+    prepared: Prepared | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
     """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
 
     Of several ranks each ranks its share of a block, and all of them get the whole block's lists.
     """
     device = items_IF.device
-    if longest is None and len(items_IF):
-        longest = longest_item(items_IF)
-    size = max(1, BLOCK_BYTES[device.type] // (4 * max(1, len(items_IF))))
+    prepared = prepared or Prepared.of(items_IF)
+    size = block_size(len(items_IF), items_IF.shape[1], k, device.type)
     for start in range(0, len(users), size * ranks.size):
         block = users[start : start + size * ranks.size]
         own = block[ranks.own_rows(len(block))]
         pairs = None if seen is None else _pairs(seen, own, device)
-        ranked = top_k(users_UF[torch.from_numpy(own).to(device)], items_IF, k, pairs, allowed_I, longest)
+        ranked = top_k(users_UF[torch.from_numpy(own).to(device)], items_IF, k, pairs, allowed_I, prepared)
         yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))
 
 

@@ -1,58 +1,240 @@
-"""What a training will need, computed before it starts, and what there is."""
+"""What a training will need, computed before it starts, and what there is.
+
+Nothing here is a formula for a model's activations. The step and the ranking themselves run once on tensors without
+memory (PyTorch's meta device), and a ledger counts the bytes that are alive together: a model plans itself.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import weakref
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hmlet.config import GraphModelConfig, HmletConfig, Recipe
+from hmlet.config import Recipe
+from hmlet.data import Csr, Dataset
+from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import OutOfMemory
+from hmlet.evaluation import block_size
+from hmlet.graph import Graph
+from hmlet.kernels import Operator, dry
+from hmlet.models import NOISE_FREE, Model, build
+from hmlet.models.wrmf import WRMF
+from hmlet.ranking import candidate_bytes
+from hmlet.sampling import Triplets
+from hmlet.steps import GradientSteps
 
-FLOAT = 4  # bytes
+META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a data set is: all that a plan asks of it."""
+
+    users: int
+    items: int
+    edges: int  # training interactions
+
+    @property
+    def nodes(self) -> int:
+        return self.users + self.items
+
+    @classmethod
+    def of(cls, data: Dataset) -> Sizes:
+        return cls(data.n_users, data.n_items, data.count("train"))
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes by purpose. Activations are what the backward pass needs at once."""
+    """Bytes by purpose on each rank's device."""
 
-    graph: int
-    parameters: int
+    graph: int  # the operator, and what triplets are drawn from
+    table: int  # the parameters, their gradient, and the best model so far
     optimizer: int
-    activations: int
-    ranking: int
+    activations: int  # what a step holds at once beyond these
+    ranking: int  # what an evaluation does
+    captured: bool  # whether the step is a CUDA graph, which keeps its memory
 
     @property
     def total(self) -> int:
-        """Training's peak or ranking's, whichever is larger; both hold graph and state."""
-        return self.graph + self.parameters + self.optimizer + max(self.activations, self.ranking)
+        """What has to be there. A step and an evaluation take turns, unless a captured step keeps its memory."""
+        return self.tensors + (min(self.activations, self.ranking) if self.captured else 0)
 
-    def as_json(self) -> dict[str, int]:
+    @property
+    def tensors(self) -> int:
+        """The most that lives at one moment, which is what torch.cuda.max_memory_allocated reports."""
+        return self.graph + self.table + self.optimizer + max(self.activations, self.ranking)
+
+    def as_json(self) -> dict[str, Any]:
         return {**self.__dict__, "total": self.total}
 
 
-def memory_plan(recipe: Recipe, n_users: int, n_items: int, n_edges: int) -> MemoryPlan:
-    """The bytes that training a recipe on a graph takes on its device."""
-    model, nodes = recipe.model, n_users + n_items
-    table = nodes * model.embedding_size * FLOAT
-    layers = model.layers if isinstance(model, GraphModelConfig) else 0
-    graph = (nodes + 1) * 8 + 2 * n_edges * 3 * FLOAT
-    dropped = 2 * n_edges * 3 * FLOAT if recipe.train.edge_dropout else 0
-    gates = model.types.count("gated") if isinstance(model, HmletConfig) else 0
-    hidden = sum(model.gate_hidden) if isinstance(model, HmletConfig) else 0
-    # A layer keeps its output, and its gradient exists once; a gate also keeps φ(x), its mixture and, for each hidden
-    # size, the dense output, its normalised form, the dropout's mask and the rectified result.
-    activations = (layers + 2) * table + gates * (3 * table + 4 * nodes * hidden * FLOAT) + dropped
-    width = model.embedding_size * (layers + 1 if model.family in ("lr-gccf", "ngcf") else 1)
-    block = 64 << 20
+def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks = ALONE) -> MemoryPlan:
+    """The bytes that training a recipe takes on each rank's device ("cpu" or "cuda"), however large the graph."""
+    with dry.standing_for(device):
+        return _plan(recipe, sizes, device, ranks)
+
+
+def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
+    model = _dry_model(recipe, sizes).keep_columns(ranks)
+    storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
+    operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
+    state = sum(tensor.nbytes for tensor in model.state_dict().values())
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=graph,
-        parameters=2 * table,  # the parameters and their gradient
-        optimizer=3 * table,  # Adam's two moments, and the best model so far
-        activations=activations,
-        ranking=(layers + 1) * table + 2 * nodes * width * FLOAT + 3 * block,
+        graph=operator.nbytes + _sampler_bytes(sizes),
+        table=2 * state + trained,
+        optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
+        activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
+        ranking=_ranking_bytes(model, operator, sizes, device, ranks),
+        captured=device == "cuda" and ranks.size == 1 and not isinstance(model, WRMF),
     )
+
+
+def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
+    """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
+    one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
+    model = build(recipe.model, one, torch.Generator()).to(META)
+    for module in model.modules():
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if name == "embedding" or "_N" in name:  # names say shapes: N comes first
+                resized = torch.empty(sizes.nodes, *tensor.shape[1:], dtype=tensor.dtype, device=META)
+                trained = nn.Parameter(resized, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else resized
+                setattr(module, name, trained)
+    model.n_users, model.n_items = sizes.users, sizes.items
+    return model
+
+
+def _sampler_bytes(sizes: Sizes) -> int:
+    """What TripletSampler holds: two numbers of 8 bytes a user, an item and a key an interaction."""
+    return 16 * sizes.users + 12 * sizes.edges
+
+
+def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, ranks: Ranks) -> int:
+    """The most that one step holds beyond parameters and optimizer, gradients included."""
+    if isinstance(model, WRMF):
+        # implicit works on a copy of the factors, and on the interactions by user and by item with their confidence.
+        return model.embedding.nbytes + 3 * 12 * sizes.edges
+    with Ledger(model) as ledger:
+        loss = _DrySteps(recipe, model, operator, ranks).loss()
+        loss.backward()  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        parameter.grad = None
+    return int(ledger.peak)
+
+
+def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:
+    """The most that an evaluation holds: every layer, the factors, and a block of users; or every layer and a copy of
+    the model that may be the best."""
+    model.eval()
+    with torch.no_grad(), Ledger(model) as ledger:
+        layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
+        kept = ledger.live
+        own_NF = model.readout(layers).float()
+        factors_NF = ranks.whole(own_NF, model.embedding.shape[1])
+    users = min(sizes.users, block_size(sizes.items, factors_NF.shape[1], k, device))
+    block = users * (4 * sizes.items + candidate_bytes(sizes.items, factors_NF.shape[1], k))
+    copy = sum(tensor.nbytes for tensor in model.state_dict().values())
+    return int(max(ledger.peak, ledger.live + block, kept + copy))
+
+
+class _DrySteps(GradientSteps):
+    """The steps of training with a sampler that draws nothing: their loss is all that is asked of them."""
+
+    def __init__(self, recipe: Recipe, model: Model, operator: Operator, ranks: Ranks) -> None:
+        self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, META, ranks
+        self.sampler: Any = self
+        self.generator = torch.Generator()
+        self.temperature = torch.empty((), device=META)
+
+    def sample(self, size: int, generator: torch.Generator) -> Triplets:
+        return Triplets(*(torch.empty(size, dtype=torch.int64, device=META) for _ in range(3)))
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Bytes of the tensors that operations inside it make, while they live; not those of the module it is given."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: int = 0
+        self.peak: int = 0
+        self._known = {id(tensor.untyped_storage()) for tensor in [*module.parameters(), *module.buffers()]}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor):
+                self._enter(tensor.untyped_storage())
+        return result
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        if id(storage) in self._known:
+            return
+        self._known.add(id(storage))
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._leave, id(storage), storage.nbytes())
+
+    def _leave(self, identity: int, count: int) -> None:
+        self._known.discard(identity)
+        self.live -= count
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something else to ask for, and the peak that a rank would then have."""
+
+    what: str  # as it stands on the command line
+    total: int
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> list[Change]:
+    """What makes a training on `size` ranks fit that does not: each alone, the mildest value of its kind.
+
+    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model.
+    """
+    columns, layers = recipe.model.embedding_size, getattr(recipe.model, "layers", 1)
+    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if device == "cuda" else [])]
+    wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.family != "wrmf"]
+    narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
+
+    def plan(settings: Sequence[str], ranks: int) -> int:
+        return memory_plan(recipe.changed(settings), sizes, device, Ranks(0, ranks)).total
+
+    def mildest(attempts: Sequence[tuple[list[str], int]]) -> list[Change]:
+        """The first attempt that fits; each takes less than the one before it, so halving finds it."""
+        at = bisect_left(attempts, True, key=lambda attempt: fits(plan(*attempt), device, attempt[1], free))
+        if at == len(attempts):
+            return []
+        settings, ranks = attempts[at]
+        words = [f"--set {setting}" for setting in settings] + [f"--devices {ranks}"] * (ranks != size)
+        return [Change(" ".join(words), plan(settings, ranks))]
+
+    alone = [
+        *mildest([([saving], size) for saving in savings[:1]]),
+        *mildest([([saving], size) for saving in savings[1:]]),
+        *mildest([([], ranks) for ranks in wider]),
+        *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
+        *mildest([([f"model.layers={K}"], size) for K in range(layers - 1, 0, -1)]),
+    ]
+    together = [(savings, ranks) for ranks in [size, *wider]]
+    smaller = [([*savings, f"model.embedding_size={D}"], size) for D in narrower]
+    return alone or [*mildest(together), *mildest(smaller)]
+
+
+def fits(total: int, device: str, size: int, free: int) -> bool:
+    """Whether `size` ranks of this peak fit. On CPU they share one memory; on CUDA each has a device's."""
+    return total * (size if device == "cpu" else 1) <= free
 
 
 def free_memory(device: torch.device) -> int:
@@ -74,10 +256,15 @@ def require_memory(plan: MemoryPlan, device: torch.device) -> None:
     free = free_memory(device)
     if plan.total > free:
         raise OutOfMemory(
-            f"training needs about {gigabytes(plan.total)} on {device}, and {gigabytes(free)} is free",
-            "lower model.embedding_size or model.layers, or use a device with more memory",
+            f"training needs about {readable(plan.total)} on {device}, and {readable(free)} is free",
+            "lower model.embedding_size or model.layers, or use a device with more memory; hmlet plan says what fits",
         )
 
 
-def gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
+def readable(count: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    unit, size = next(((unit, size) for unit, size in _UNITS if count >= size), _UNITS[-1])
+    return f"{count / size:,.1f} {unit}"
+
+
+_UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))

@@ -32,9 +32,9 @@ PARTS = {
     "optimizer": r"adam",
     "sampling": r"hmlet::sampling|searchsorted|distribution",
     "edge dropout": r"hmlet::edge dropout|thin_kernel",
-    "product": r"product|segments?_kernel|join_kernel|embedding_bag",
-    "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|nvjet|cutlass|splitk|cublas",
-    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold",
+    "product": r"product|segments_kernel|join_kernel|embedding_bag|\b_fork(backward)?$",
+    "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas",
+    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|statistics|apply|gradient)",
     "mixture": r"mix|softmax|uniform|aten::log$",
     "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty",
     "sums of gradients": r"accumulate|aten::add|functor_add",
@@ -50,6 +50,9 @@ class Unwatched:
 
     def steps(self, steps: Steps) -> Steps:
         return steps
+
+
+UNWATCHED = Unwatched()
 
 
 class Profile:
@@ -129,6 +132,7 @@ class WatchedSteps:
     def _record(self, step: int, epoch: int) -> None:
         if self._profiler is None:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write of itself to standard error
+            os.environ.setdefault("TEARDOWN_CUPTI", "0")  # a captured graph goes on after the recording
             activity = ProfilerActivity.CUDA if self.steps.on_cuda else ProfilerActivity.CPU
             self._profiler = torch.profiler.profile(activities=[activity], acc_events=True)
             self._profiler.start()

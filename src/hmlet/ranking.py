@@ -20,6 +20,18 @@ NO_ITEM = -1  # fills a row that has fewer than K items left
 GROUP = 16  # items that compete in the first of two rounds on CPU
 
 
+class Prepared(NamedTuple):
+    """What every ranking of the same items needs of them: for those who rank again and again."""
+
+    items_FI: Tensor  # the factors as a CPU's matrix product reads them soonest
+    longest: Tensor  # the largest norm of an item's factor
+
+    @classmethod
+    def of(cls, items_IF: Tensor) -> Prepared:
+        items_FI = items_IF.T.contiguous() if items_IF.device.type == "cpu" else items_IF.T
+        return cls(items_FI, _longest(items_IF))
+
+
 class Ranked(NamedTuple):
     """Items in descending order of score; NO_ITEM with score -inf where nothing is left."""
 
@@ -33,29 +45,39 @@ def top_k(
     k: int,
     seen: tuple[Tensor, Tensor] | None = None,
     allowed_I: Tensor | None = None,
-    longest: Tensor | None = None,
+    prepared: Prepared | None = None,
 ) -> Ranked:
     """The k best items of each user, without the `seen` (row, item) pairs and the items that are not allowed.
 
     A float32 matrix product proposes candidates and float64 decides among them. Where the bound on float32's error
-    leaves open whether a candidate was missed, the row is ranked in float64 altogether. The bound needs the `longest`
-    item, `longest_item(items_IF)`: those who rank by the same items again and again pass it.
+    leaves open whether a candidate was missed, the row is ranked in float64 altogether. `prepared` is
+    Prepared.of(items_IF), and only saves time.
     """
     n_items = len(items_IF)
     k = min(k, n_items)
-    scores_BI = users_BF @ items_IF.T
+    scores_BI = users_BF @ (items_IF.T if prepared is None else prepared.items_FI)
     _exclude(scores_BI, seen, allowed_I)
-    candidates = min(n_items, k + max(12, k // 4))
+    candidates = _candidates(n_items, k)
     rough_BC, items_BC = _largest(scores_BI, candidates)
     ranked = _decide(users_BF, items_IF, rough_BC, items_BC, k)
     if candidates == n_items:
         return ranked
-    missed_B = rough_BC[:, -1].double() + _rounding(users_BF, items_IF, longest) >= ranked.scores_BK[:, -1]
+    longest = _longest(items_IF) if prepared is None else prepared.longest
+    missed_B = rough_BC[:, -1].double() + _rounding(users_BF, longest) >= ranked.scores_BK[:, -1]
     missed_B &= rough_BC[:, -1] > -torch.inf
     for row in missed_B.nonzero().flatten().tolist():
         exact = _decide(users_BF[row : row + 1], items_IF, scores_BI[row : row + 1], None, k)
         ranked.items_BK[row], ranked.scores_BK[row] = exact.items_BK[0], exact.scores_BK[0]
     return ranked
+
+
+def candidate_bytes(n_items: int, factor_size: int, k: int) -> int:
+    """What top_k holds at once for each user beside the scores: the candidates' factors, in float32 and float64."""
+    return 20 * _candidates(n_items, min(k, n_items)) * factor_size
+
+
+def _candidates(n_items: int, k: int) -> int:
+    return min(n_items, k + max(12, k // 4))
 
 
 def allowed_items(n_items: int, allow: Indices | None = None, deny: Indices | None = None) -> Tensor | None:
@@ -77,19 +99,16 @@ def similar(factors_NF: Tensor, rows_B: Tensor, k: int) -> Ranked:
     return top_k(unit_NF[rows_B], unit_NF, k, itself)
 
 
-def longest_item(items_IF: Tensor) -> Tensor:
-    """The largest norm of an item's factor."""
-    longest: Tensor = items_IF.norm(dim=1).max()
-    return longest
+def _longest(items_IF: Tensor) -> Tensor:
+    return items_IF.norm(dim=1).max() if len(items_IF) else items_IF.new_zeros(())
 
 
-def _rounding(users_BF: Tensor, items_IF: Tensor, longest: Tensor | None) -> Tensor:
+def _rounding(users_BF: Tensor, longest: Tensor) -> Tensor:
     """A bound on the error of each user's rough scores: of rounding, and of products too small for the type."""
-    size, kind = items_IF.shape[1], torch.finfo(items_IF.dtype)
+    size, kind = users_BF.shape[1], torch.finfo(users_BF.dtype)
     lost = (size * kind.tiny) ** 0.5  # a norm is short by at most this much where its squares vanish
     length_B = users_BF.norm(dim=1).double() + lost
-    longest = (longest_item(items_IF) if longest is None else longest).double() + lost
-    error_B: Tensor = size * (4 * kind.eps * length_B * longest + kind.tiny)
+    error_B: Tensor = size * (4 * kind.eps * length_B * (longest.double() + lost) + kind.tiny)
     return error_B
 
 

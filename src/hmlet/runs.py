@@ -12,7 +12,8 @@ import io
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class RunDirectory:
             seed=recipe.seed,
             data=run._reference(data),
             versions=_versions(),
-            hardware=_hardware(device),
+            hardware=hardware(device),
         )
         run.write_record()
         return run
@@ -171,6 +172,14 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(self.path / name, error) from error
         self.record.get("files", {}).pop(name, None)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove every file and folder but these: what stays of a run whose weights nobody needs any more."""
+        for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name not in names:
+                entry.unlink(missing_ok=True)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -371,7 +380,8 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _hardware(device: str) -> dict[str, Any]:
+def hardware(device: str) -> dict[str, Any]:
+    """The machine that a device is on, as a run records it."""
     return {
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
         "kind": device,

@@ -143,7 +143,7 @@ class Comparison:
             ["effect size d", *(_effect(gap) for gap in gaps)],
             ["95 % interval", *(f"{gap.interval[0]:+.5f} … {gap.interval[1]:+.5f}" for gap in gaps)],
         ]
-        return _markdown(rows)
+        return markdown_table(rows)
 
     def conclusion(self, name: str = "ndcg") -> str:
         """One plain sentence on the best model and the best other one."""
@@ -203,26 +203,57 @@ def compare(
             f"there is only {', '.join(models) or 'nothing'} to compare", "name runs of at least two models"
         )
     first = _same_setting(models)
-    averaged = {
-        label: {name: np.mean([run.per_user[name] for run in runs], axis=0) for name in first.per_user}
-        for label, runs in models.items()
-    }
+    averaged = _averaged(models)
     pairs: list[tuple[str, str, str]] = []  # metric, the best model, another one
     spreads: dict[str, dict[str, Spread]] = {}
     for name in first.per_user:
         spreads[name] = {
-            label: _spread([float(run.per_user[name].mean()) for run in runs]) for label, runs in models.items()
+            label: spread([float(run.per_user[name].mean()) for run in runs]) for label, runs in models.items()
         }
         best, *others = sorted(spreads[name], key=lambda label: -spreads[name][label].mean)
         pairs += [(name, best, other) for other in others]
-    differences_UP = np.stack([averaged[best][name] - averaged[other][name] for name, best, other in pairs], axis=1)
-    intervals_2P = bootstrap_interval(differences_UP, resamples, rng or np.random.default_rng(0))
-    against: dict[str, dict[str, Paired]] = {name: {} for name in first.per_user}
-    for at, (name, best, other) in enumerate(pairs):
-        interval = (float(intervals_2P[0, at]), float(intervals_2P[1, at]))
-        against[name][other] = _paired(averaged[best][name], averaged[other][name], interval)
+    against = _test(averaged, pairs, resamples, rng)
     metrics = {name: MetricComparison(spreads[name], against[name]) for name in first.per_user}
     return Comparison(first.split, first.mask, first.k, len(first.users), metrics)
+
+
+def one_against_others(
+    label: str,
+    models: Mapping[str, Sequence[Evaluated]],
+    *,
+    resamples: int = RESAMPLES,
+    rng: np.random.Generator | None = None,
+) -> dict[str, dict[str, Paired]]:
+    """One model against each other one, ahead or not: metric -> other model -> the model minus the other."""
+    first = _same_setting(models)
+    pairs = [(name, label, other) for name in first.per_user for other in models if other != label]
+    return _test(_averaged(models), pairs, resamples, rng)
+
+
+def _averaged(models: Mapping[str, Sequence[Evaluated]]) -> dict[str, dict[str, Floats]]:
+    """Each model's values by user, averaged over its runs: model -> metric -> values."""
+    return {
+        label: {name: np.mean([run.per_user[name] for run in runs], axis=0) for name in runs[0].per_user}
+        for label, runs in models.items()
+    }
+
+
+def _test(
+    averaged: Mapping[str, Mapping[str, Floats]],
+    pairs: Sequence[tuple[str, str, str]],
+    resamples: int,
+    rng: np.random.Generator | None,
+) -> dict[str, dict[str, Paired]]:
+    """The tests of pairs (metric, model, other model): metric -> other model -> what they say."""
+    found: dict[str, dict[str, Paired]] = {name: {} for name, _, _ in pairs}
+    if not pairs:
+        return found
+    differences_UP = np.stack([averaged[one][name] - averaged[other][name] for name, one, other in pairs], axis=1)
+    intervals_2P = bootstrap_interval(differences_UP, resamples, rng or np.random.default_rng(0))
+    for at, (name, one, other) in enumerate(pairs):
+        interval = (float(intervals_2P[0, at]), float(intervals_2P[1, at]))
+        found[name][other] = _paired(averaged[one][name], averaged[other][name], interval)
+    return found
 
 
 def label_runs(runs: Sequence[tuple[str, str, str]]) -> dict[str, list[int]]:
@@ -315,7 +346,8 @@ def _paired(first: Floats, second: Floats, interval: tuple[float, float]) -> Pai
     )
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and sample standard deviation of a metric over runs."""
     std = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Spread(float(np.mean(values)), std, tuple(values))
 
@@ -360,7 +392,7 @@ def _effect(gap: Paired) -> str:
     return "–" if gap.effect_size is None else f"{gap.effect_size:.3f}"
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table whose columns also line up as plain text: the first to the left, the others to the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = [

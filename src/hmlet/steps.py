@@ -18,6 +18,7 @@ from hmlet.models import Model
 from hmlet.models.losses import bpr, margins, penalty, row_norms
 from hmlet.models.schedule import gates_frozen, training_pass, training_temperature
 from hmlet.models.wrmf import WRMF
+from hmlet.optimizer import make_optimizer
 from hmlet.sampling import TripletSampler
 
 WARM_UP = 3  # steps before a capture: libraries allocate and choose their algorithms, and Adam makes its state
@@ -54,7 +55,7 @@ def make_steps(
 class GradientSteps:
     """BPR with Adam. An epoch draws as many triplets as there are training interactions.
 
-    A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the fused
+    A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the
     optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
     On CUDA the step is captured once as a graph and replayed; on several ranks it is not, because a collective that
     waits inside a replay for a rank that is gone cannot be given up.
@@ -70,10 +71,9 @@ class GradientSteps:
         self.parameters = list(model.parameters())
         self.on_cuda = device.type == "cuda"
         self.rate = torch.tensor(recipe.train.learning_rate, device=device)
-        self.optimizer = torch.optim.Adam(self.parameters, lr=self.rate, fused=True, capturable=self.on_cuda)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.broken = torch.zeros((), device=device)
-        self.optimizer.found_inf = self.broken  # type: ignore[attr-defined]  # fused Adam skips its update where this is 1
+        self.optimizer = make_optimizer(recipe.train, self.parameters, self.rate, self.broken, self.generator)
         self.temperature = torch.ones((), device=device)
         self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
         self.captures = self.on_cuda and ranks.size == 1

@@ -30,8 +30,8 @@ from hmlet.graph import Graph, training_graph
 from hmlet.kernels import Operator
 from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
-from hmlet.planning import memory_plan, require_memory
-from hmlet.profiling import Profile, Unwatched
+from hmlet.planning import Sizes, memory_plan, require_memory
+from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory
 from hmlet.steps import Steps, make_steps
 from hmlet.version import VERSION
@@ -105,7 +105,9 @@ def fit(
     if place.type == "cuda":
         torch.cuda.set_device(place)  # where Triton launches
     _require_splittable(recipe, ranks)
-    require_memory(memory_plan(recipe, data.n_users, data.n_items, data.count("train")), place)
+    if profile is not None and ranks.size > 1:
+        raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
+    require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
@@ -118,7 +120,7 @@ def fit(
         if run.finished:
             ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
             return run
-        watch = profile or Unwatched()
+        watch = profile or UNWATCHED
         with watch.phase("graph and model"):
             trainer = Trainer(data, recipe, place, run, watch, ranks)
             trainer.restore()
@@ -133,14 +135,9 @@ def fit(
         with watch.phase("saving"):
             trainer.finish()
         if profile is not None:
-            run.record = ranks.first(lambda: _add_profile(run, profile))
+            run.write_json("profile.json", profile.as_json())
+            run.write_record()
         return run
-
-
-def _add_profile(run: RunDirectory, profile: Profile) -> dict[str, Any]:
-    run.write_json("profile.json", profile.as_json())
-    run.write_record()
-    return run.record
 
 
 def _require_splittable(recipe: Recipe, ranks: Ranks) -> None:

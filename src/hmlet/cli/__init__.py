@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from hmlet.cli import analyze, compare, data, doctor, evaluate, recommend, report, serve, train, tune
+from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, reproduce, serve, train, tune
 from hmlet.cli.console import app, report_error, speaks
 from hmlet.errors import ConfigError, HmletError, LostRank
 
@@ -19,8 +19,10 @@ _COMMANDS = (
     compare,
     doctor,
     evaluate,
+    plan,
     recommend,
     report,
+    reproduce,
     serve,
     train,
     tune,

@@ -31,7 +31,7 @@ def doctor(as_json: Json = False) -> None:
     """
     import torch
 
-    from hmlet.planning import free_memory, gigabytes
+    from hmlet.planning import free_memory, readable
 
     libraries = {name: _version(name) for name in (*_CORE, *(name for names in _EXTRAS.values() for name in names))}
     places = [torch.device("cpu"), *(torch.device("cuda", at) for at in range(torch.cuda.device_count()))]
@@ -44,7 +44,7 @@ def doctor(as_json: Json = False) -> None:
     print_line(f"hmlet {VERSION}, Python {platform.python_version()} on {platform.system()}")
     print_table(["library", "version"], [[name, found or "missing"] for name, found in libraries.items()])
     for place in places:
-        print_line(f"{place}: {_name(place)}, {gigabytes(free_memory(place))} free")
+        print_line(f"{place}: {_name(place)}, {readable(free_memory(place))} free")
     print_line("all extras are here" if not missing else f"missing: pip install 'hmlet[{','.join(missing)}]'")
 
 

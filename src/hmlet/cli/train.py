@@ -39,7 +39,7 @@ def train(
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed)
+    recipe = resolve(model, preset, config, chosen, seed, data)
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
@@ -48,20 +48,20 @@ def train(
 
     from hmlet.data.catalog import load
     from hmlet.distributed import joined
-    from hmlet.planning import gigabytes, memory_plan
-    from hmlet.profiling import Profile, Unwatched
-    from hmlet.training import fit
+    from hmlet.planning import Sizes, memory_plan, readable
+    from hmlet.profiling import UNWATCHED, Profile
+    from hmlet.training import choose_device, fit
 
     profile = Profile() if profiled else None
-    with progress(f"loading {data}") as advance, (profile or Unwatched()).phase("load"):
+    with progress(f"loading {data}") as advance, (profile or UNWATCHED).phase("load"):
         dataset = load(data, advance=advance)
-    plan = memory_plan(recipe, dataset.n_users, dataset.n_items, dataset.count("train"))
-    note(f"{model} on {dataset.name}: about {gigabytes(plan.total)} of memory")
     with (
         joined() as ranks,
         progress(f"training {model}") as advance,
         _Events(tensorboard if speaks() else None) as record,
     ):
+        plan = memory_plan(recipe, Sizes.of(dataset), choose_device(device, ranks).type, ranks)
+        note(f"{model} on {dataset.name}: about {readable(plan.total)} of memory{' a rank' * (ranks.size > 1)}")
 
         def listen(event: dict[str, Any]) -> None:
             advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")

@@ -52,12 +52,12 @@ def tune(
     """
     from hmlet.config import resolve
 
-    recipe = resolve(model, preset, config, overrides or [], seed)
+    recipe = resolve(model, preset, config, overrides or [], seed, data)
 
     from hmlet.data.catalog import load
     from hmlet.tuning import load_space, tune
 
-    searched = load_space(space, model)
+    searched = load_space(space, model, preset)
     with progress(f"loading {data}") as advance:
         dataset = load(data, advance=advance)
     with progress(f"tuning {model}") as advance:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hmlet.kernels import dry
 from hmlet.kernels.operator import draw_key
 
 
@@ -178,11 +179,13 @@ class _Dense(torch.autograd.Function):
 
 
 def _triton(x: Tensor) -> bool:
-    """Whether Triton can work on a tensor."""
-    return x.is_cuda and find_spec("triton") is not None
+    """Whether Triton can work on a tensor, or would on the one that it stands for."""
+    return (x.is_cuda and find_spec("triton") is not None) or dry.on_cuda()
 
 
 def _cuda() -> Any:
+    if dry.on_cuda():
+        return dry
     from hmlet.kernels import cuda_gate
 
     return cuda_gate

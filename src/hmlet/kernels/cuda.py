@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hmlet.kernels.dry import SEGMENT
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
-
-SEGMENT = 512  # entries that one program sums at the most: hub rows are cut, so none of them is the last to finish
 
 
 @triton.jit

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from hmlet.kernels import cpu, edge_hash
+from hmlet.kernels import cpu, dry, edge_hash
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Operator:
         storage: torch.dtype | None = None,
     ) -> Operator:
         """The operator of a graph's arrays on a device. `scale` is d^-1/2 (Graph.scale)."""
-        small = len(neighbours) < 2**31
+        small = _fits_int32(len(neighbours))
         on_cuda = torch.device(device).type == "cuda"
         weights = np.repeat(scale, np.diff(indptr))
         weights *= scale[neighbours]
@@ -63,9 +63,41 @@ class Operator:
             _segments(offsets) if on_cuda else None,
         )
 
+    @classmethod
+    def dry(
+        cls,
+        n_nodes: int,
+        n_edges: int,
+        device: str,
+        *,
+        self_loops: bool = False,
+        storage: torch.dtype | None = None,
+    ) -> Operator:
+        """What `build` would make for a graph of this size on "cpu" or "cuda", on tensors without memory."""
+        entries, on_cuda = 2 * n_edges, device == "cuda"
+        index = torch.int32 if _fits_int32(entries) else torch.int64
+        with torch.device("meta"):
+            return cls(
+                torch.empty(n_nodes + 1, dtype=index),
+                torch.empty(entries, dtype=index),
+                torch.empty(entries, dtype=torch.int32),
+                torch.empty(entries),
+                torch.empty(n_nodes) if self_loops else None,
+                storage if on_cuda else None,
+                dry.Segments.of(n_nodes, entries, on_cuda),
+            )
+
     @property
     def n_nodes(self) -> int:
         return len(self.indptr) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the operator holds on its device."""
+        tensors = [self.indptr, self.neighbours, self.edges, self.weights, self.loop]
+        if self.segments is not None:
+            tensors += [self.segments.start, self.segments.end, self.segments.target]
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     @record_function("hmlet::edge dropout")
     def drop(self, rate: float, key: Tensor) -> Operator:
@@ -77,9 +109,7 @@ class Operator:
         if rate == 0.0:
             return self
         if self.segments is not None:
-            from hmlet.kernels import cuda
-
-            segments, neighbours, weights = cuda.thin(
+            segments, neighbours, weights = _kernels(self.weights).thin(
                 self.segments, self.neighbours, self.weights, self.edges, rate, key
             )
             return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
@@ -105,9 +135,7 @@ class Operator:
             y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND).to(dtype or x_ND.dtype)
             y_ND = y_ND if addend_ND is None else y_ND.add_(addend_ND)
         else:
-            from hmlet.kernels import cuda
-
-            y_ND = cuda.product(self.segments, self.neighbours, self.weights, x_ND, addend_ND, dtype)
+            y_ND = _kernels(x_ND).product(self.segments, self.neighbours, self.weights, x_ND, addend_ND, dtype)
         return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND.to(y_ND.dtype))
 
 
@@ -119,6 +147,20 @@ def fork(product: Callable[[Tensor], Tensor], x_ND: Tensor) -> tuple[Tensor, Ten
 def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:
     """A fresh key for the hash of dropout, drawn on the device: one int64."""
     return torch.randint(2**62, (1,), generator=generator, device=device)
+
+
+def _kernels(x: Tensor) -> Any:
+    """The module that works on rows cut into segments: Triton's, or the one for tensors without memory."""
+    if x.is_meta:
+        return dry
+    from hmlet.kernels import cuda
+
+    return cuda
+
+
+def _fits_int32(entries: int) -> bool:
+    """Whether offsets into the entries do; neighbours are then stored so too."""
+    return entries < 2**31
 
 
 def _segments(indptr: Tensor) -> Any:

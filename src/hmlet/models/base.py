@@ -65,7 +65,10 @@ class Model(nn.Module, ABC):
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
         """The factors of some nodes (all of them without `rows_R`): R × F. Here the mean of the layers."""
         if rows_R is None:
-            return torch.stack([embedding_ND.to(self.embedding.dtype) for embedding_ND in layers.embeddings_ND]).mean(0)
+            mean_ND = layers.embeddings_ND[0].clone()
+            for embedding_ND in layers.embeddings_ND[1:]:  # one table more, where stacking would take K + 1 of them
+                mean_ND = mean_ND.add_(embedding_ND)
+            return mean_ND.div_(len(layers.embeddings_ND))
         mean_RD: Tensor = _MeanOfRows.apply(rows_R, *layers.embeddings_ND)  # type: ignore[no-untyped-call]
         return mean_RD
 

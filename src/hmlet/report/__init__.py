@@ -11,7 +11,7 @@ from hmlet.errors import HmletError, MissingExtra
 from hmlet.report.material import read_material
 from hmlet.runs import RunDirectory
 
-__all__ = ["write_report"]
+__all__ = ["put", "write_report"]
 
 
 def write_report(
@@ -33,17 +33,17 @@ def write_report(
         raise MissingExtra("a report", "matplotlib", "report") from error
     material = read_material(runs, comparison, scores)
     drawn = drawing.draw_all(material)
-    written = [_put(out, render(material, drawn).encode())]
+    written = [put(out, render(material, drawn).encode())]
     if figures is not None:
         for each in drawn:
             written += [
-                _put(figures / f"{each.name}.svg", each.svg.encode()),
-                _put(figures / f"{each.name}.png", each.png),
+                put(figures / f"{each.name}.svg", each.svg.encode()),
+                put(figures / f"{each.name}.png", each.png),
             ]
     return written
 
 
-def _put(path: Path, content: bytes) -> Path:
+def put(path: Path, content: bytes) -> Path:
     """The path, written under a temporary name and then renamed."""
     temporary = path.with_name(f"{path.name}.tmp")
     try:

@@ -65,7 +65,15 @@ class Drawn:
     title: str
     see: str
     svg: str
-    png: bytes
+    sheet: Figure
+
+    @property
+    def png(self) -> bytes:
+        """Drawn when it is asked for: a page does without, and it costs as much as the SVG."""
+        png = io.BytesIO()
+        with matplotlib.rc_context(STYLE):
+            self.sheet.savefig(png, format="png", dpi=160, facecolor="white")
+        return png.getvalue()
 
     def inline(self) -> str:
         """The SVG for the page: its colours are the page's, and its ids no other figure's."""
@@ -98,12 +106,11 @@ def _sheet(rows: int = 1, columns: int = 1, height: float = 3.2) -> Iterator[tup
 
 
 def _finish(figure: Figure, name: str, title: str, see: str) -> Drawn:
-    """The figure in both formats, the same bytes every time."""
-    svg, png = io.StringIO(), io.BytesIO()
+    """The figure as SVG, the same bytes every time."""
+    svg = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(png, format="png", dpi=160, facecolor="white")
-    return Drawn(name, title, see, svg.getvalue(), png.getvalue())
+    return Drawn(name, title, see, svg.getvalue(), figure)
 
 
 def _legend(axis: Any, columns: int) -> None:

@@ -34,6 +34,11 @@ def render(material: Material, drawn: Sequence[Drawn]) -> str:
         *_gate_sections(material, figures),
         ("How this was made", [environment_table(material), *map(config, material.runs)]),
     ]
+    return document(title, _lead(material), sections)
+
+
+def document(title: str, lead: str, sections: Sequence[tuple[str, Sequence[str | None]]]) -> str:
+    """A whole page of sections, each a grid of cards; a section without any is left out."""
     body = "\n".join(
         f'<section><h2>{escape(name)}</h2>\n<div class="grid">\n{"".join(filter(None, parts))}</div></section>'
         for name, parts in sections
@@ -45,7 +50,7 @@ def render(material: Material, drawn: Sequence[Drawn]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<header><h1>{escape(title)}</h1>\n"
-        f'<p class="lead">{escape(_lead(material))}</p></header>\n{body}\n</body>\n</html>\n'
+        f'<p class="lead">{escape(lead)}</p></header>\n{body}\n</body>\n</html>\n'
     )
 
 
@@ -96,8 +101,12 @@ def table(
     rows: Sequence[Sequence[object]],
     quoted: Sequence[int] = (),
     wide: bool = False,
+    words: bool = False,
 ) -> str:
-    """A card with a table, `wide` as the page or half of it; the columns numbered in `quoted` are the paper's."""
+    """A card with a table, `wide` as the page or half of it; the columns numbered in `quoted` are the paper's.
+
+    Where the cells are `words` instead of numbers, they stand to the left and break where they have to.
+    """
 
     def line(tag: str, cells: Sequence[object]) -> str:
         found = (
@@ -109,7 +118,7 @@ def table(
     body = "".join(f"<tr>{line('td', row)}</tr>\n" for row in rows)
     return (
         f'<div class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p>'
-        '<div class="scroll"><table>'
+        f'<div class="scroll"><table{" class=words" if words else ""}>'
         f"<thead><tr>{line('th', columns)}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
+from hmlet.runs import RunDirectory
 from hmlet.training import SELECTION, Interrupted, StopTraining, fit
 from hmlet.tuning import backend
 from hmlet.tuning.backend import Pruning, Sampler
@@ -282,7 +282,7 @@ class Search:
             # Values never change, so a trial that has lost has lost for good, whatever others do meanwhile.
             ended = record.state in ("complete", "pruned") or record.error is not None
             if ended and record is not best and not self.keep:
-                _drop_weights(self.out / record.run)
+                RunDirectory(self.out / record.run, {}).keep_only(RECORDS)
         self.listener(records)
         return records
 
@@ -329,14 +329,6 @@ def _best(records: Sequence[TrialRecord]) -> TrialRecord | None:
     """The complete trial with the highest value, the earliest of several."""
     complete = [record for record in records if record.state == "complete" and record.value is not None]
     return max(complete, key=lambda record: record.value or 0.0, default=None)
-
-
-def _drop_weights(run: Path) -> None:
-    for entry in run.iterdir() if run.is_dir() else ():
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        elif entry.name not in RECORDS:
-            entry.unlink(missing_ok=True)
 
 
 def _replace(path: Path, text: str) -> None:

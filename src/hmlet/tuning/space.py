@@ -34,11 +34,13 @@ Space = Mapping[str, "tuple[Any, ...] | Range"]
 """section.key -> the values to choose from, or a range."""
 
 
-def load_space(file: Path | None, model: str) -> Space:
-    """The space of a TOML file's [space] table, or the one that comes with a model's family."""
+def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
+    """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset)."""
     source: Any = file
     if file is None:
-        source = resources.files("hmlet") / "recipes" / "spaces" / f"{MODELS[model].family}.toml"
+        spaces, name = resources.files("hmlet") / "recipes" / "spaces", f"{MODELS[model].family}.toml"
+        own = spaces / preset / name
+        source = own if own.is_file() else spaces / name
     elif not file.is_file():
         raise ConfigError(f"{file} is not a file", "pass a TOML file with a [space] table")
     try:

@@ -1,0 +1,126 @@
+"""Results in, documents out: `python scripts/reproduction.py take FILE.tar.gz | docs | recipes`.
+
+take      puts records that `hmlet reproduce --pack` wrote on another machine under results/
+docs      writes the blocks of docs/reproduction.md and README.md that are made from records (tests compare them)
+recipes   writes what the searches under results/search found best into the package's recipes
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hmlet.config import MODELS
+from hmlet.reproduction.markdown import fill, sheet_markdown
+from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Choice, title
+from hmlet.reproduction.records import SEARCHES, Records, unpack
+from hmlet.reproduction.search import best_recipe
+from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, cost_sheet, number, sheets
+from hmlet.reproduction.tables import NOT_RUN, Tables
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+RECIPES = ROOT / "src" / "hmlet" / "recipes"
+DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
+DATASETS = ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k", "debian")
+
+
+def documents() -> dict[Path, str]:
+    """Each document as the records make it."""
+    records = Records.read(RESULTS)
+    tables = {name: Tables(Choice(name, tuple(TABLES)), records) for name in DATASETS}
+
+    def block(words: Sequence[str], home: Path) -> str:
+        what, *rest = words
+        if what == "summary":
+            return sheet_markdown(summary_sheet(list(tables.values())), home, heading=None)
+        if what == "cost":
+            return sheet_markdown(
+                cost_sheet(list(tables.values()), [title(name) for name in tables]), home, heading=None
+            )
+        if what == "searches":
+            return sheet_markdown(search_sheet(), home, heading=None)
+        return sheet_markdown(sheets(tables[rest[0]])[what], home)
+
+    return {
+        path: fill(path.read_text(encoding="utf-8"), lambda words, home=path.parent: block(words, home))  # type: ignore[misc]
+        for path in DOCUMENTS
+    }
+
+
+def summary_sheet(tables: Sequence[Tables]) -> Sheet:
+    """The two models of the title's question on every data set."""
+    rows: list[list[Value]] = []
+    for each in tables:
+        ours, rival = each.main[OURS], each.main[RIVAL]
+        quoted = [MISSING if row.quoted("ndcg") is None else f"{row.quoted('ndcg'):.4f}" for row in (ours, rival)]
+        gap = each.tests.get("ndcg", {}).get(RIVAL)
+        told = MISSING if gap is None or gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
+        rows.append(
+            [
+                title(each.dataset),
+                number(ours.spread()),
+                ours.seeds,
+                quoted[0],
+                Verdict(ours.verdict("ndcg")),
+                number(rival.spread()),
+                rival.seeds,
+                quoted[1],
+                told if gap is not None else Verdict(NOT_RUN),
+            ]
+        )
+    columns = ["test NDCG@20", "HMLET(End)", "seeds", "paper", "verdict", "LightGCN", "seeds", "paper", "gain, paired"]
+    return Sheet("Summary", "", columns, rows, (3, 7))
+
+
+def searches() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every recorded search."""
+    for path in sorted((RESULTS / SEARCHES).glob("*/*.json")):
+        yield path, json.loads(path.read_text(encoding="utf-8"))
+
+
+def search_sheet() -> Sheet:
+    """What each search tried, what it cost, and where its trials are."""
+    rows: list[list[Value]] = []
+    for path, record in searches():
+        values = [trial["valid"]["ndcg"] for trial in record["trials"] if "valid" in trial]
+        where = f"[trials](../results/{path.relative_to(RESULTS).as_posix()})"
+        best = f"{max(values):.4f}" if values else MISSING
+        about = [title(record["data"]["name"]), record["model"], record["preset"]]
+        rows.append([*about, f"{len(record['trials'])}", f"{record['device_minutes']:.1f}", best, where])
+    columns = ["data set", "model", "preset", "trials", "device minutes", "best validation NDCG@20", "record"]
+    return Sheet("Searches", "", columns, rows or [[Verdict(NOT_RUN), *[MISSING] * 6]])
+
+
+def recipes() -> dict[Path, str]:
+    """Each searched recipe's file and its content."""
+    found = {}
+    for _, record in searches():
+        text = best_recipe(record)
+        if text is not None:
+            family = MODELS[record["model"]].family
+            found[RECIPES / record["preset"] / record["data"]["name"] / f"{family}.toml"] = text
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    match list(arguments):
+        case ["take", packed]:
+            print(*unpack(Path(packed), RESULTS), sep="\n")
+        case ["docs"]:
+            for path, text in documents().items():
+                path.write_text(text, encoding="utf-8")
+        case ["recipes"]:
+            for path, text in recipes().items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+                print(path.relative_to(ROOT))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

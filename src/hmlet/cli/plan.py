@@ -1,0 +1,120 @@
+"""`hmlet plan`: what a training will need, and what to change where it does not fit."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hmlet.cli.console import Json, app, print_json, print_line, print_table
+from hmlet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hmlet.config import Recipe
+    from hmlet.planning import MemoryPlan, Sizes
+
+_UNITS = {"": 1, "B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+Count = Annotated[float | None, typer.Option(help="Instead of DATA: how many there are, such as 1e8.", min=1)]
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")] = None,
+    users: Count = None,
+    items: Count = None,
+    edges: Annotated[float | None, typer.Option(help="Training interactions, such as 1e9.", min=1)] = None,
+    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    devices: Annotated[int, typer.Option(help="Ranks that the embedding columns are split over.", min=1)] = 1,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda; with --memory also a cuda that is not here.")
+    ] = "auto",
+    memory: Annotated[
+        str | None, typer.Option(help="What a device has, such as 80GB; by default what is free here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The memory that training takes on each device, before anything starts, and what to change if it does not fit.
+
+    Example: hmlet plan --users 1e8 --items 1e7 --edges 1e9 --model hmlet-end --device cuda --devices 8 --memory 80GB
+    """
+    from hmlet.config import resolve
+    from hmlet.distributed import Ranks
+    from hmlet.planning import changes, fits, memory_plan, readable
+
+    recipe, ranks = resolve(model, preset, None, overrides or []), Ranks(0, devices)
+    ranks.require_columns(recipe.model.embedding_size)
+    sizes = _sizes(data, users, items, edges)
+    kind, free = _place(device, memory)
+    found = memory_plan(recipe, sizes, kind, ranks)
+    enough = fits(found.total, kind, devices, free)
+    instead = [] if enough else changes(recipe, sizes, kind, devices, free)
+    if as_json:
+        asked = {"model": model, "device": kind, "devices": devices, "sizes": sizes.__dict__}
+        answer = {"fits": enough, "free": free, "changes": [change.as_json() for change in instead]}
+        print_json({**asked, "bytes": found.as_json(), **answer})
+        return
+    print_line(_title(recipe, sizes, kind, devices))
+    print_table(["on each device", "memory", "for"], _rows(found))
+    print_line()
+    shared = f", {devices} times over in one memory" if kind == "cpu" and devices > 1 else ""
+    verdict = "It fits" if enough else "It does not fit"
+    print_line(f"{verdict}: {readable(found.total)}{shared}, and there is {readable(free)}.")
+    if instead:
+        print_line("Any one of these makes it fit:")
+        print_table(["change", "memory"], [[change.what, readable(change.total)] for change in instead])
+    elif not enough:
+        print_line("No number of devices, type, embedding size or depth makes it fit.")
+
+
+def _title(recipe: Recipe, sizes: Sizes, kind: str, devices: int) -> str:
+    places = kind if devices == 1 else f"{devices} ranks of {kind}"
+    return (
+        f"{recipe.model.name} on {places}, D = {recipe.model.embedding_size}, "
+        f"{sizes.users:,} users, {sizes.items:,} items, {sizes.edges:,} interactions"
+    )
+
+
+def _rows(found: MemoryPlan) -> list[list[str]]:
+    from hmlet.planning import readable
+
+    keeps = "kept by the captured step" if found.captured else "only while a step runs"
+    reasons = {
+        "graph": "the operator, and what triplets are drawn from",
+        "table": "parameters, their gradient, and the best model so far",
+        "optimizer": "Adam's moments",
+        "activations": f"what the backward pass needs, {keeps}",
+        "ranking": "layers, factors and scores, only while an evaluation runs",
+    }
+    rows = [[name, readable(getattr(found, name)), reason] for name, reason in reasons.items()]
+    return [*rows, ["peak", readable(found.total), "sum" if found.captured else "with the larger of the last two"]]
+
+
+def _sizes(data: str | None, users: float | None, items: float | None, edges: float | None) -> Sizes:
+    from hmlet.planning import Sizes
+
+    given = (users, items, edges)
+    if data is not None and given == (None, None, None):
+        from hmlet.data.catalog import load
+
+        return Sizes.of(load(data))
+    if data is None and users is not None and items is not None and edges is not None:
+        return Sizes(int(users), int(items), int(edges))
+    raise ConfigError("plan needs DATA, or --users, --items and --edges", "for example hmlet plan debian --model bpr")
+
+
+def _place(device: str, memory: str | None) -> tuple[str, int]:
+    """The kind of device, and the bytes that one of them has. With --memory, CUDA need not be here."""
+    from hmlet.planning import free_memory
+    from hmlet.training import choose_device
+
+    if memory is None:
+        place = choose_device(device)
+        return place.type, free_memory(place)
+    kind = "cuda" if device == "cuda" else choose_device(device).type
+    found = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([a-z]*)", memory.strip(), re.IGNORECASE)
+    if found is None or found[2].upper() not in _UNITS:
+        raise ConfigError(f"--memory {memory!r} is not a size", "write 80GB, say")
+    return kind, int(float(found[1]) * _UNITS[found[2].upper()])

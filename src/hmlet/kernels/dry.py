@@ -1,0 +1,115 @@
+"""The hot loops on tensors without memory (device "meta"): they allocate what the real ones do, and compute nothing.
+
+A step that runs on these says how many bytes it takes, for any size of graph, before there is a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmlet.kernels.cpu import TILE
+
+SEGMENT = 512  # entries that one program sums at the most: hub rows are cut, so none of them is the last to finish
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Stands for cuda.Segments; on CPU, where rows are not cut, for nothing."""
+
+    start: Tensor
+    end: Tensor
+    target: Tensor
+    on_cuda: bool
+
+    @classmethod
+    def of(cls, n_nodes: int, n_entries: int, on_cuda: bool) -> Segments:
+        """As many as a graph of this size has at the most: one a row, and one more for every full segment."""
+        count = n_nodes + n_entries // SEGMENT if on_cuda else 0
+        start, end, target = (torch.empty(count, dtype=torch.int64, device="meta") for _ in range(3))
+        return cls(start, end, target, on_cuda)
+
+
+_stands_for: ContextVar[str] = ContextVar("stands_for", default="")
+
+
+@contextmanager
+def standing_for(device: str) -> Iterator[None]:
+    """Tensors without memory stand for those of a device: CUDA's kernels are fused and keep less."""
+    token = _stands_for.set(device)
+    try:
+        yield
+    finally:
+        _stands_for.reset(token)
+
+
+def on_cuda() -> bool:
+    return _stands_for.get() == "cuda"
+
+
+def product(
+    segments: Segments,
+    neighbours: Tensor,
+    weights: Tensor,
+    x_ND: Tensor,
+    addend_ND: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Nothing, N × D."""
+    y_ND = torch.empty_like(x_ND, dtype=dtype)
+    n_nodes, columns = x_ND.shape
+    if segments.on_cuda:
+        _partial = x_ND.new_empty(len(neighbours) // SEGMENT, columns, dtype=torch.float32)
+    elif columns > TILE:
+        _tile, _bag = x_ND.new_empty(n_nodes, TILE), x_ND.new_empty(n_nodes, TILE)
+    return y_ND
+
+
+def thin(
+    segments: Segments, neighbours: Tensor, weights: Tensor, edges: Tensor, rate: float, key: Tensor
+) -> tuple[Segments, Tensor, Tensor]:
+    """A thinned operator's arrays: of the whole's size on CUDA, compacted on CPU."""
+    if segments.on_cuda:
+        return (
+            replace(segments, end=torch.empty_like(segments.end)),
+            torch.empty_like(neighbours),
+            torch.empty_like(weights),
+        )
+    count = round(len(edges) * (1.0 - rate))
+    _kept, _before = edges.new_empty(len(edges), dtype=torch.bool), torch.empty_like(edges)
+    _where = edges.new_empty(count, dtype=torch.int64)
+    return segments, neighbours.new_empty(count), weights.new_empty(count)
+
+
+def norm_dropout_relu(x_NH: Tensor, *others: Any) -> tuple[Tensor, None]:
+    return torch.empty_like(x_NH), None
+
+
+def norm_dropout_relu_backward(
+    x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, saved: None, grad_NH: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x_NH), torch.empty_like(weight_H), torch.empty_like(bias_H)
+
+
+def dropout_relu(x_MH: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(x_MH)
+
+
+def activation_backward(y: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(y)
+
+
+def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
+    return torch.empty_like(linear_ND)
+
+
+def mix_backward(
+    choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor, grad_ND: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(choice_N2), torch.empty_like(linear_ND), torch.empty_like(nonlinear_ND)

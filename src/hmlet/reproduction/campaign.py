@@ -1,0 +1,218 @@
+"""The campaign: train what is missing, write down what it was worth, and let go of the weights.
+
+Any moment may be the last: a run that was cut short goes on from its checkpoint, one that has been recorded is never
+trained again, and a file with everything that is known so far can be written after each run.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from hmlet.analysis.study import analyse, read_choices
+from hmlet.data import Dataset
+from hmlet.errors import ConfigError, MissingExtra, TrainingError
+from hmlet.evaluation import evaluate
+from hmlet.reproduction.noisy import noisy_ranking
+from hmlet.reproduction.plan import Choice, Planned, folder
+from hmlet.reproduction.records import (
+    CLASSES,
+    FILES,
+    NOISY,
+    SCORES,
+    WALL,
+    K,
+    Record,
+    Records,
+    pack,
+    write_paired,
+)
+from hmlet.runs import RECORD, RunDirectory, hardware
+from hmlet.training import choose_device, fit
+
+EXACT_ON_CPU = 20_000  # nodes up to which exact betweenness takes seconds there
+SAMPLED = "sampled:1000"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a campaign stands: told at every epoch and at every end of a run."""
+
+    run: Planned
+    share: float  # of this run, 0 to 1; 1 says that it has been recorded
+    done: int  # runs recorded, of all that are wanted
+    wanted: int
+    seconds_left: float | None  # for all of them, by what others took
+
+
+@dataclass
+class Outcome:
+    """What a call did: runs it found done, runs it trained, and what it left, with the reason."""
+
+    found: int = 0
+    trained: list[Path] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # run -> why it cannot be trained here
+    left: list[str] = field(default_factory=list)  # for want of time
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "found": self.found,
+            "trained": [str(path) for path in self.trained],
+            "skipped": self.skipped,
+            "left": self.left,
+        }
+
+
+def plan_runs(choices: Sequence[Choice]) -> list[Planned]:
+    """The runs of several data sets, the most valuable first: by value, then by seed, then by data set."""
+    runs = [run for choice in choices for run in choice.runs()]
+    return sorted(runs, key=lambda run: (run.cell.value, run.recipe.seed))
+
+
+def run_campaign(
+    choices: Sequence[Choice],
+    data: Mapping[str, Dataset],
+    out: Path,
+    *,
+    device: str = "auto",
+    minutes: float | None = None,
+    keep: bool = False,
+    packed: Path | None = None,
+    listener: Callable[[Progress], None] = lambda progress: None,
+) -> Outcome:
+    """Train and record every run that the choices want and `out` does not have yet.
+
+    `minutes` starts no run that would not end within that time, judged by how long others took on this device; the
+    first one there is always tried. `packed` is rewritten after each run with what this call has recorded.
+    """
+    if minutes is not None and minutes <= 0:
+        raise ConfigError(f"--minutes {minutes:g} is not positive", "use --minutes 9, say")
+    campaign = _Campaign(data, out, choose_device(device), keep, listener)
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    outcome = Outcome()
+    runs = plan_runs(choices)
+    missing = [run for run in runs if not campaign.done(run)]
+    outcome.found = len(runs) - len(missing)
+    for at, run in enumerate(missing):
+        expected = campaign.expected(run)
+        if deadline is not None and time.monotonic() + (expected or 0.0) > deadline:
+            outcome.left = [f"{each.dataset}/{each.name}" for each in missing[at:]]
+            break
+        later = [campaign.expected(each) for each in missing[at + 1 :]]
+        try:
+            outcome.trained.append(campaign.train(run, outcome.found + len(outcome.trained), len(runs), later))
+        except (MissingExtra, TrainingError) as error:  # no reason to leave the others undone
+            outcome.skipped[f"{run.dataset}/{run.name}"] = str(error)
+            continue
+        if packed is not None:
+            pack(out, outcome.trained, packed)
+    return outcome
+
+
+class _Campaign:
+    """What the runs of one call share."""
+
+    def __init__(
+        self,
+        data: Mapping[str, Dataset],
+        out: Path,
+        device: torch.device,
+        keep: bool,
+        listener: Callable[[Progress], None],
+    ) -> None:
+        self.data, self.out, self.device, self.keep, self.listener = data, out, device, keep, listener
+        self.records = Records.read(out)
+        self.hardware = str(hardware(str(device))["device"])
+
+    def done(self, run: Planned) -> bool:
+        record = self.records.find(run.dataset, run.recipe, self.data[run.dataset].fingerprint)
+        if record is None or not record.complete(run):
+            return False
+        if not self.keep and record.path == self._place(run):
+            record.run.keep_only(FILES)  # a kill between the last file and this leaves the weights
+        return True
+
+    def expected(self, run: Planned) -> float | None:
+        """The seconds that a run will take."""
+        return self.records.seconds(run.dataset, run.recipe, self.hardware)
+
+    def _place(self, run: Planned) -> Path:
+        return self.out / folder(run.dataset) / run.name
+
+    def train(self, run: Planned, done: int, wanted: int, later: Sequence[float | None]) -> Path:
+        """Train one run, or finish it, and record it; returns its directory. `later` is what the others will take."""
+        place, began, expected = self._place(run), time.monotonic(), self.expected(run)
+
+        def tell(share: float, finished: int = 0) -> None:
+            spent = time.monotonic() - began
+            this = spent / share if share > 0.05 else expected
+            left = _total([this, *later])
+            self.listener(Progress(run, share, done + finished, wanted, None if left is None else left - spent))
+
+        tell(0.0)
+        _clear(place)
+        recipe = run.recipe.changed(["train.save_layers=false"])  # nothing here needs them, and they are large
+        finished = fit(
+            self.data[run.dataset],
+            recipe,
+            place,
+            device=str(self.device),
+            resume=True,
+            listener=lambda event: tell(0.99 * event["epoch"] / event["epochs"]),
+        )
+        self._record(finished, run, began)
+        record = Record.read(place)
+        assert record is not None
+        self.records.add(record)
+        tell(1.0, 1)
+        gc.collect()  # a captured step holds its tensors in a cycle
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return place
+
+    def _record(self, run: RunDirectory, planned: Planned, began: float) -> None:
+        """Write down all that the tables need, the file that makes it a record last, then drop the weights."""
+        data = self.data[planned.dataset]
+        if planned.analysed:
+            exact = self.device.type == "cuda" or data.n_users + data.n_items <= EXACT_ON_CPU
+            analyse([run], data, "exact" if exact else SAMPLED, device=self.device)
+        if planned.gated:
+            classes = read_choices(run, data, data.n_users + data.n_items).classes
+            with run.lock():
+                run.write_table(CLASSES, pa.table({"class": classes}))
+                run.write_json(NOISY, noisy_ranking(run, data, self.device))
+        users_UF, items_IF = run.factors()
+        factors = users_UF.to(self.device), items_IF.to(self.device)
+        strict, plain = (evaluate(factors, data, "test", mask, K) for mask in ("train+valid", "train"))
+        with run.lock():
+            if planned.tested:
+                write_paired(run, plain)
+            run.write_json(SCORES["train+valid"], strict.as_json())
+            trained = float(run.record["timings"]["training_seconds"])  # of all calls that took part
+            run.write_json(WALL, {"wall_seconds": round(max(time.monotonic() - began, trained), 1)})
+            run.write_json(SCORES["train"], plain.as_json())
+            run.write_record()
+            if not self.keep:
+                run.keep_only(FILES)
+
+
+def _total(seconds: Sequence[float | None]) -> float | None:
+    """The sum, with the mean for what is not known; None where nothing is."""
+    some = [each for each in seconds if each is not None]
+    return sum(some) / len(some) * len(seconds) if some else None
+
+
+def _clear(place: Path) -> None:
+    """Make room where a finished run has lost its weights before all that the tables need of it was written."""
+    if (place / RECORD).is_file():
+        run = RunDirectory.open(place)
+        if run.finished and not run.has("factors.safetensors"):
+            shutil.rmtree(place)

@@ -1,0 +1,250 @@
+"""What stays of a run when its weights are gone: the record behind a cell, and how a recipe finds it again.
+
+OUT/<data set>/<run>/ holds config.toml, run.json, metrics.jsonl, test_mask-train.json, test_mask-train-valid.json,
+wall.json and, where the tables need them, paired.parquet (metrics by user), analysis.json, classes.parquet (each
+node's class) and noisy.json. results/ has the same layout.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hmlet.analysis.gates import Codes
+from hmlet.config import Recipe
+from hmlet.errors import DataError, RunError
+from hmlet.evaluation import Evaluation
+from hmlet.report.material import RunMaterial
+from hmlet.reproduction.plan import Planned, identity
+from hmlet.runs import RECORD, RunDirectory
+
+SCORES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
+WALL, PAIRED, ANALYSIS, CLASSES, NOISY = "wall.json", "paired.parquet", "analysis.json", "classes.parquet", "noisy.json"
+FILES = ("config.toml", RECORD, "metrics.jsonl", *SCORES.values(), WALL, PAIRED, ANALYSIS, CLASSES, NOISY)
+TESTED = ("ndcg", "recall", "precision")
+K = 20
+SEARCHES = "search"  # OUT/search/<data set>/<model>.json
+_PACKED = re.compile(rf"[\w.-]+/[\w.-]+/({'|'.join(map(re.escape, FILES))})|{SEARCHES}/[\w.-]+/[\w.-]+\.json", re.ASCII)
+_LARGEST = 64 << 20  # bytes of one packed file: many times what a record has
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One finished run's small files, each checked against run.json where that vouches for it."""
+
+    run: RunDirectory
+    recipe: Recipe
+    scores: dict[str, dict[str, float]]  # mask -> metrics on the test part
+
+    @classmethod
+    def read(cls, path: Path) -> Record | None:
+        """The record in a directory, or None where there is none yet."""
+        if not all((path / name).is_file() for name in ("config.toml", RECORD, SCORES["train"])):
+            return None
+        run = RunDirectory.open(path)
+        scores = {mask: _json(run, name)["metrics"] for mask, name in SCORES.items() if run.has(name)}
+        return cls(run, run.recipe(), scores) if run.finished else None
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    @cached_property
+    def identity(self) -> str:
+        return identity(self.recipe)
+
+    @cached_property
+    def kind(self) -> str:
+        """The recipe's fingerprint without its seed."""
+        return identity(self.recipe, seed=False)
+
+    @property
+    def dataset(self) -> str:
+        return str(self.run.record["data"]["name"])
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.run.record["data"]["fingerprint"])
+
+    @property
+    def device(self) -> str:
+        return str(self.run.record["hardware"]["device"])
+
+    @cached_property
+    def seconds(self) -> float:
+        """What the run took, from its start to its last file; without a measured wall time, its training."""
+        if self.run.has(WALL):
+            return float(_json(self.run, WALL)["wall_seconds"])
+        return float(self.run.record["timings"]["training_seconds"])
+
+    @cached_property
+    def paired(self) -> Evaluation | None:
+        """Metrics by user on the test part, where they were kept."""
+        if not self.run.has(PAIRED):
+            return None
+        table = pq.read_table(io.BytesIO(_content(self.run, PAIRED)))
+        values = {name: table[name].to_numpy().astype(np.float64) for name in TESTED}
+        return Evaluation("test", "train", K, table["user"].to_numpy().astype(np.int64), values, float("nan"))
+
+    @cached_property
+    def analysis(self) -> dict[str, Any] | None:
+        return _json(self.run, ANALYSIS) if self.run.has(ANALYSIS) else None
+
+    @cached_property
+    def classes(self) -> Codes | None:
+        """Each node's class, as `hmlet analyze` numbers them."""
+        if not self.run.has(CLASSES):
+            return None
+        return np.asarray(pq.read_table(io.BytesIO(_content(self.run, CLASSES)))["class"].to_numpy(), dtype=np.int8)
+
+    @cached_property
+    def noisy(self) -> dict[str, Any] | None:
+        return _json(self.run, NOISY) if self.run.has(NOISY) else None
+
+    def complete(self, planned: Planned) -> bool:
+        """Whether all is there that the tables need of this run."""
+        needed = [*SCORES.values(), *[PAIRED] * planned.tested, *[CLASSES, NOISY] * planned.gated]
+        return all(self.run.has(name) for name in [*needed, *[ANALYSIS] * planned.analysed])
+
+    def material(self, label: str, scores: dict[str, Any] | None = None) -> RunMaterial:
+        """The record as the report's figures want it."""
+        config = _content(self.run, "config.toml").decode()
+        return RunMaterial(label, self.run.record, config, self.run.metrics(), self.analysis, scores)
+
+
+class Records:
+    """Every record under a directory, found by data set and recipe."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._found: dict[tuple[str, str], Record] = {}
+        self.all: list[Record] = []
+        for record in records:
+            self.add(record)
+
+    @classmethod
+    def read(cls, root: Path) -> Records:
+        """The records in `root`/<data set>/<run>/; unfinished runs and other directories are passed over."""
+        folders = sorted(path.parent for path in root.glob(f"*/*/{RECORD}"))
+        return cls(record for folder in folders if (record := Record.read(folder)) is not None)
+
+    def add(self, record: Record) -> None:
+        """Take in a record; of two runs of one recipe, the one with values by user stands, else the first."""
+        key = (record.dataset, record.identity)
+        self.all.append(record)
+        if key not in self._found or (record.run.has(PAIRED) and not self._found[key].run.has(PAIRED)):
+            self._found[key] = record
+
+    def find(self, dataset: str, recipe: Recipe, fingerprint: str | None = None) -> Record | None:
+        """The record of a recipe on a data set; with a fingerprint, only on exactly that data."""
+        record = self._found.get((dataset, identity(recipe)))
+        return None if record is None or fingerprint not in (None, record.fingerprint) else record
+
+    def seconds(self, dataset: str, recipe: Recipe, device: str) -> float | None:
+        """How long a run will take, by those made on the same device: the longest of the nearest kind that there is.
+
+        Nearest first: of its recipe with another seed, of its model, of its data set, any.
+        """
+        here = [record for record in self.all if record.device == device]
+        same = [record for record in here if record.dataset == dataset]
+        kind = identity(recipe, seed=False)
+        for alike in (
+            [each for each in same if each.kind == kind],
+            [each for each in same if each.recipe.model.name == recipe.model.name],
+            same,
+            here,
+        ):
+            if alike:
+                return max(record.seconds for record in alike)
+        return None
+
+
+def one_dataset(records: Sequence[Record]) -> None:
+    """Refuse records that carry one data set's name and were trained on different data."""
+    for record in records[1:]:
+        if (record.dataset, record.fingerprint) != (records[0].dataset, records[0].fingerprint):
+            raise DataError(
+                f"{records[0].path} and {record.path} were trained on different data", "keep the records of one of them"
+            )
+
+
+def write_paired(run: RunDirectory, evaluation: Evaluation) -> None:
+    """Write a run's metrics by user, small: float32 by dictionary, growing users by their differences."""
+    columns = {name: evaluation.per_user[name].astype(np.float32) for name in TESTED}
+    table = pa.table({"user": evaluation.users.astype(np.int32), **columns})
+    packing: dict[str, Any] = {"use_dictionary": list(TESTED), "column_encoding": {"user": "DELTA_BINARY_PACKED"}}
+    run.write(PAIRED, lambda path: pq.write_table(table, path, compression="zstd", **packing))
+
+
+def _content(run: RunDirectory, name: str) -> bytes:
+    """A file's bytes, compared with run.json where it is named there; older records have files that are not."""
+    return run.read_bytes(name) if name in run.record["files"] else run.file(name).read_bytes()
+
+
+def _json(run: RunDirectory, name: str) -> Any:
+    try:
+        return json.loads(_content(run, name))
+    except ValueError as error:
+        raise RunError(f"{run.path / name} is not JSON ({error})", "restore it from a copy") from error
+
+
+# -- one file for a whole campaign ----------------------------------------------------------------------------------
+
+
+def pack(root: Path, folders: Iterable[Path], out: Path) -> int:
+    """Write the small files of run directories, and every search, of a campaign to one .tar.gz; returns their number.
+
+    The old file stands until the new one is whole.
+    """
+    chosen = [folder / name for folder in sorted(folders) for name in FILES if (folder / name).is_file()]
+    chosen += sorted((root / SEARCHES).glob("*/*.json"))
+    temporary = out.with_name(f"{out.name}.tmp")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
+        for path in chosen:
+            archive.add(path, str(path.relative_to(root)), recursive=False, filter=_plain)
+    os.replace(temporary, out)
+    return len(chosen)
+
+
+def unpack(packed: Path, root: Path) -> list[Path]:
+    """Put packed records under a directory; the files written. Names that are no record's are refused, all of them."""
+    try:
+        with tarfile.open(packed) as archive:
+            content = list(_members(archive, packed))
+    except (OSError, tarfile.TarError) as error:
+        raise DataError(f"{packed} cannot be unpacked ({error})", "pack the records again") from error
+    written = []
+    for name, data in content:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        written.append(path)
+    return written
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def _members(archive: tarfile.TarFile, packed: Path) -> Iterator[tuple[str, bytes]]:
+    for member in archive:
+        strange = not member.isfile() or member.size > _LARGEST or ".." in member.name.split("/")
+        if strange or not _PACKED.fullmatch(member.name):
+            raise DataError(f"{packed} has {member.name!r}, which is no file of a record", "do not trust this file")
+        file = archive.extractfile(member)
+        assert file is not None
+        yield member.name, file.read()

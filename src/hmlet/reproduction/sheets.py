@@ -1,0 +1,214 @@
+"""The tables as rows of text, made once for the page and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hmlet.reproduction.plan import OURS
+from hmlet.reproduction.records import TESTED, Record
+from hmlet.reproduction.tables import AS_IS, BELOW, NOT_RUN, Row, Tables, arm_verdict, chance, p_text
+from hmlet.stats import TITLES, Spread, spread
+
+MISSING = "–"
+RECORDS = "records"  # the column that leads to the runs
+
+
+class Verdict(str):
+    """A cell that judges; the page marks it."""
+
+
+class Links(tuple[Record, ...]):
+    """A cell that leads to records."""
+
+
+Value = str | Links
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table: `see` says what to look for, `quoted` names the columns that are the paper's."""
+
+    title: str
+    see: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+    quoted: Sequence[int] = ()
+    words: bool = False  # whether the cells are sentences
+
+
+def number(found: Spread | None) -> str:
+    """Mean ± standard deviation, a single run's value, or "not run"."""
+    if found is None:
+        return Verdict(NOT_RUN)
+    return f"{found.mean:.4f}" if found.std is None else f"{found.mean:.4f} ± {found.std:.4f}"
+
+
+def _judged(row: Row, metric: str) -> list[Value]:
+    """Ours, the paper's, and the verdict; "below" says by how much."""
+    theirs, short = row.quoted(metric), row.shortfall(metric)
+    verdict = row.verdict(metric)
+    told = f"{verdict} ({short:+.1f} %)" if verdict == BELOW and short is not None else verdict
+    return [number(row.spread(metric)), MISSING if theirs is None else f"{theirs:.4f}", Verdict(told)]
+
+
+def main_sheet(tables: Tables) -> Sheet:
+    """Every model beside the paper's row, under the paper's mask and the strict one."""
+    rows: list[list[Value]] = []
+    for row in tables.main.values():
+        judged = [value for metric in TESTED for value in _judged(row, metric)]
+        strict = row.spread("ndcg", "train+valid")
+        told = Verdict(NOT_RUN) if strict is None else f"{strict.mean:.4f}"
+        rows.append([row.cell.label, row.seeds, *judged, told, Links(row.records)])
+    names = [f"{TITLES[metric]}@20" for metric in TESTED]
+    columns = ["model", "seeds", *(each for name in names for each in (name, "paper", "verdict"))]
+    return Sheet(
+        "The main table",
+        "Test part, full ranking, mean ± standard deviation over seeds. The paper's mask hides training items; the "
+        "strict one hides validation items too.",
+        [*columns, "strict NDCG", RECORDS],
+        rows,
+        (3, 6, 9),
+    )
+
+
+def tests_sheet(tables: Tables) -> Sheet:
+    """HMLET(End) against each other model, user by user."""
+    rows: list[list[Value]] = []
+    for model, row in tables.main.items():
+        if model == OURS:
+            continue
+        for metric in TESTED:
+            gap = tables.tests.get(metric, {}).get(model)
+            label = row.cell.label if metric == TESTED[0] else ""
+            if gap is None:
+                rows += [[label, MISSING, Verdict(NOT_RUN), *[MISSING] * 5]] if label else []
+                continue
+            percent = MISSING if gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
+            effect = MISSING if gap.effect_size is None else f"{gap.effect_size:+.3f}"
+            low, high = gap.interval
+            told = [percent, p_text(gap.t_test_p), p_text(gap.wilcoxon_p), effect, f"{low:+.5f} … {high:+.5f}"]
+            rows.append([label, f"{TITLES[metric]}@20", Verdict(chance(gap)), *told])
+    return Sheet(
+        "HMLET(End) against each model",
+        "Paired over users, each user's value averaged over the seeds that were run; p-values are two-sided and not "
+        "corrected for the number of models. They say nothing about other seeds: the deviations above do.",
+        [
+            "against",
+            "metric",
+            "HMLET(End) is",
+            "difference",
+            "p (t-test)",
+            "p (Wilcoxon)",
+            "effect size d",
+            "95 % interval",
+        ],
+        rows,
+    )
+
+
+def variants_sheet(tables: Tables) -> Sheet:
+    """The four places for the gates, by NDCG."""
+    rows = [[row.cell.label, row.seeds, *_judged(row, "ndcg"), Links(row.records)] for row in tables.rows("variants")]
+    return Sheet(
+        "Where to put the gates",
+        "The paper's figure of variants. It finds End best on every set.",
+        ["variant", "seeds", "NDCG@20", "paper", "verdict", RECORDS],
+        rows,
+        (3,),
+    )
+
+
+def ablation_sheet(tables: Tables) -> Sheet:
+    """Every arm of the ablation against the trained gate."""
+    reference = tables.reference()
+    rows: list[list[Value]] = []
+    group = ""
+    for row in tables.rows("ablation"):
+        ours, base = row.spread(), reference.spread() if reference else None
+        part = row.cell.group if row.cell.group != group else ""
+        group = row.cell.group
+        verdict = Verdict(arm_verdict(row, reference))
+        moved = MISSING if verdict == AS_IS else _moved(ours, base)
+        rows.append([part, row.cell.label, row.seeds, number(ours), moved, verdict, Links(row.records)])
+    return Sheet(
+        "What carries the gain",
+        "HMLET(End) with one thing changed, LightGCN where it says so, against HMLET(End) as it is (gates: trained). "
+        "A difference is clear where it exceeds two standard errors over the seeds.",
+        ["what is changed", "arm", "seeds", "NDCG@20", "to HMLET(End)", "verdict", RECORDS],
+        rows,
+    )
+
+
+def ranking_sheet(tables: Tables) -> Sheet:
+    """What the authors' noisy gates and the mask do to the same trained models."""
+    row = tables.main.get(OURS)
+    records = row.records if row else ()
+    noisy = [record for record in records if record.noisy]
+    draws = [value for record in noisy for value in (record.noisy or {})["metrics"]["ndcg"]]
+    within = [spread((record.noisy or {})["metrics"]["ndcg"]).std for record in noisy]
+    plain, strict = (row.spread("ndcg", mask) if row else None for mask in ("train", "train+valid"))
+    same = spread([record.scores["train"]["ndcg"] for record in noisy]) if noisy else None
+    widest = max((std for std in within if std is not None), default=None)
+    rows: list[list[Value]] = [
+        ["gates by argmax, training items hidden", number(plain), MISSING, MISSING],
+        [
+            "gates with fresh noise, training items hidden",
+            number(spread(draws) if draws else None),
+            _moved(spread(draws) if draws else None, same),
+            MISSING if widest is None else f"{widest:.5f}",
+        ],
+        ["gates by argmax, validation items hidden too", number(strict), _moved(strict, plain), MISSING],
+    ]
+    return Sheet(
+        "Noise when ranking, and the mask",
+        "The same trained HMLET(End), ranked in other ways. The authors' program draws fresh noise at every ranking; "
+        "the last column is the largest standard deviation of one model's draws.",
+        ["ranked by", "NDCG@20", "change", "std of draws"],
+        rows,
+    )
+
+
+def _moved(ours: Spread | None, base: Spread | None) -> str:
+    return MISSING if ours is None or base is None else f"{100 * (ours.mean / base.mean - 1):+.2f} %"
+
+
+def claims_sheet(tables: Tables) -> Sheet:
+    """The paper's claims, one a row."""
+    rows = [[claim.about, claim.paper, claim.ours, Verdict(claim.verdict)] for claim in tables.claims()]
+    return Sheet(
+        "What the paper says, and what we find",
+        "One row for each table and figure; the gates are those of HMLET(End)'s first analysed seed.",
+        ["", "paper", "ours", "verdict"],
+        rows,
+        (1,),
+        words=True,
+    )
+
+
+def cost_sheet(tables: Sequence[Tables], names: Sequence[str]) -> Sheet:
+    """Runs and device minutes by data set."""
+    rows = [
+        [name, device, f"{runs}", f"{minutes:.1f}"]
+        for name, each in zip(names, tables, strict=True)
+        for device, runs, minutes in each.cost()
+    ]
+    empty: list[list[Value]] = [[Verdict(NOT_RUN), MISSING, "0", "0.0"]]
+    return Sheet(
+        "What it cost",
+        "Every run that stands in a table above, once, from its start to its last file; searches are counted apart.",
+        ["data set", "device", "runs", "minutes"],
+        rows or empty,
+    )
+
+
+def sheets(tables: Tables) -> dict[str, Sheet]:
+    """Every sheet of a data set by a short name, in the page's order."""
+    return {
+        "claims": claims_sheet(tables),
+        "main": main_sheet(tables),
+        "tests": tests_sheet(tables),
+        "variants": variants_sheet(tables),
+        "ablation": ablation_sheet(tables),
+        "ranking": ranking_sheet(tables),
+    }

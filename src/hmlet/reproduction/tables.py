@@ -1,0 +1,322 @@
+"""Records to answers: each cell's number beside the paper's with a verdict, and the paper's claims one by one.
+
+Nothing here knows whether a page or a Markdown file will show it, and nothing is filled in: a cell without a record is
+"not run", and one with fewer seeds than wanted says how many it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from hmlet.analysis.stability import stability
+from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
+from hmlet.report.material import paper
+from hmlet.reproduction.plan import OURS, TABLES, Cell, Choice
+from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
+from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread
+
+REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
+AS_IS = "as it is"  # an arm that is HMLET(End) itself
+AHEAD, BEHIND, LEVEL = "ahead", "behind", "may be chance"
+RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
+CLASSES = ("fnl", "pnl", "fl")
+NEAR = 10  # percentage points within which a share is the paper's
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of the plan and the records that fill it, in the order of their seeds."""
+
+    cell: Cell
+    records: tuple[Record, ...]
+    paper: tuple[float, ...] | None = None  # NDCG, Recall, Precision as far as the paper has them
+
+    @property
+    def seeds(self) -> str:
+        count, wanted = len(self.records), self.cell.seeds
+        return f"{count}" if count == wanted else f"{count} of {wanted}"
+
+    def spread(self, metric: str = "ndcg", mask: str = "train") -> Spread | None:
+        """Mean and deviation over the seeds that were run."""
+        values = [record.scores[mask][metric] for record in self.records if mask in record.scores]
+        return spread(values) if values else None
+
+    def quoted(self, metric: str) -> float | None:
+        """The paper's number."""
+        at = TESTED.index(metric)
+        return self.paper[at] if self.paper is not None and at < len(self.paper) else None
+
+    def verdict(self, metric: str) -> str:
+        """reached, below, not run, or – where the paper has no number; to the digits that the paper prints."""
+        ours, theirs = self.spread(metric), self.quoted(metric)
+        if ours is None:
+            return NOT_RUN
+        if theirs is None:
+            return NO_NUMBER
+        return REACHED if round(ours.mean, 4) >= theirs else BELOW
+
+    def shortfall(self, metric: str) -> float | None:
+        """Our mean over the paper's number, in percent of it."""
+        ours, theirs = self.spread(metric), self.quoted(metric)
+        return None if ours is None or theirs is None else 100.0 * (ours.mean / theirs - 1.0)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that the paper says: what it says, what we found, and whether that agrees."""
+
+    about: str
+    paper: str
+    ours: str
+    verdict: str  # holds, does not hold, too weak to say, not run
+
+
+class Tables:
+    """Every table of one data set, from the records that a choice's recipes find."""
+
+    def __init__(self, choice: Choice, records: Records) -> None:
+        self.choice, self._records = choice, records
+        self._rows: dict[str, list[Row]] = {}
+        one_dataset([record for table in ("main", "variants") for row in self.rows(table) for record in row.records])
+
+    @property
+    def dataset(self) -> str:
+        return self.choice.dataset
+
+    def rows(self, table: str) -> list[Row]:
+        """A table's rows, whether or not they were run."""
+        if table not in self._rows:
+            cells = self.choice.cells([table])
+            self._rows[table] = [Row(cell, self._found(cell), self._quoted(cell)) for cell in cells]
+        return self._rows[table]
+
+    def _found(self, cell: Cell) -> tuple[Record, ...]:
+        recipes = (self.choice.recipe(cell, seed) for seed in range(1, cell.seeds + 1))
+        return tuple(found for recipe in recipes if (found := self._records.find(self.dataset, recipe)) is not None)
+
+    def _quoted(self, cell: Cell) -> tuple[float, ...] | None:
+        if cell.table == "main":
+            values = paper()["main_table"].get(self.dataset, {}).get(cell.model)
+            return None if values is None else tuple(values)
+        if cell.table == "variants":
+            value = paper()["variants_ndcg"].get(self.dataset, {}).get(cell.model.removeprefix("hmlet-"))
+            return None if value is None else (value,)
+        return None
+
+    @cached_property
+    def main(self) -> dict[str, Row]:
+        """The main table by model."""
+        return {row.cell.model: row for row in self.rows("main")}
+
+    @cached_property
+    def tests(self) -> dict[str, dict[str, Paired]]:
+        """HMLET(End) minus each other model, over users: metric -> model -> tests. Empty before both were run."""
+        models = {
+            name: [record.paired for record in row.records if record.paired is not None]
+            for name, row in self.main.items()
+        }
+        some = {name: runs for name, runs in models.items() if runs}
+        return one_against_others(OURS, some, resamples=RESAMPLES) if OURS in some and len(some) > 1 else {}
+
+    def best_baseline(self, metric: str = "ndcg") -> Row | None:
+        """The best model of the main table that is no HMLET."""
+        rows = [row for row in self.main.values() if not row.cell.model.startswith("hmlet") and row.records]
+        return max(rows, key=lambda row: _mean(row, metric), default=None)
+
+    def reference(self) -> Row | None:
+        """The trained gate of the ablation, which every other arm is held against."""
+        rows = self.rows("ablation")
+        return rows[0] if rows and rows[0].records else None
+
+    @cached_property
+    def analysed(self) -> list[Record]:
+        """HMLET(End)'s runs whose gates were analysed, by seed."""
+        row = self.main.get(OURS)
+        return [record for record in row.records if record.analysis] if row else []
+
+    @cached_property
+    def stability(self) -> dict[str, Any] | None:
+        """How many nodes keep their class over the seeds; None for fewer than two."""
+        classes = [record.classes for record in self.analysed if record.classes is not None]
+        return stability(classes) if len(classes) > 1 else None
+
+    def cost(self) -> list[tuple[str, int, float]]:
+        """Device, runs and minutes of every record that stands in a table, each run once."""
+        rows = [row for table in TABLES for row in self.rows(table)]
+        records = {record.path: record for row in rows for record in row.records}
+        devices = sorted({record.device for record in records.values()})
+        return [
+            (device, len(own), sum(record.seconds for record in own) / 60)
+            for device in devices
+            for own in [[record for record in records.values() if record.device == device]]
+        ]
+
+    # -- the paper's claims ---------------------------------------------------------------------------------------
+
+    def claims(self) -> list[Claim]:
+        """What the paper's tables and figures say, in their order, and whether it holds here."""
+        return [
+            self._numbers_claim(),
+            self._gain_claim(),
+            self._variants_claim(),
+            *self._gate_claims(),
+        ]
+
+    def _numbers_claim(self) -> Claim:
+        row = self.main.get(OURS)
+        quoted = None if row is None else row.paper
+        says = "–" if quoted is None else " / ".join(f"{value:.4f}" for value in quoted)
+        about = "HMLET(End): NDCG, Recall and Precision@20"
+        if row is None or not row.records:
+            return Claim(about, says, NOT_RUN, NOT_RUN)
+        means = " / ".join(f"{_mean(row, metric):.4f}" for metric in TESTED)
+        if quoted is None:
+            return Claim(about, says, means, NO_NUMBER)
+        return Claim(about, says, means, HOLDS if all(row.verdict(each) == REACHED for each in TESTED) else FAILS)
+
+    def _gain_claim(self) -> Claim:
+        theirs = paper()["improvement_percent"].get(self.dataset)
+        says = "yes" if theirs is None else f"yes, by {theirs[0]:.2f} % NDCG"
+        about, best = "HMLET(End) beats every baseline", self.best_baseline()
+        wanted = [row for row in self.main.values() if not row.cell.model.startswith("hmlet")]
+        gap = self.tests.get("ndcg", {}).get(best.cell.model) if best else None
+        if best is None or gap is None:
+            return Claim(about, says, NOT_RUN, NOT_RUN)
+        run = sum(bool(row.records) for row in wanted)
+        amount = "level" if gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
+        ours = f"{amount} over {best.cell.label}, p = {p_text(gap.t_test_p)} ({run} of {len(wanted)} baselines run)"
+        return Claim(about, says, ours, {AHEAD: HOLDS, BEHIND: FAILS, LEVEL: WEAK}[chance(gap)])
+
+    def _variants_claim(self) -> Claim:
+        rows = sorted((row for row in self.rows("variants") if row.records), key=lambda row: -_mean(row))
+        about, says = "End is the best place for the gates", "yes"
+        if len(rows) < 4:
+            return Claim(about, says, NOT_RUN if not rows else f"{len(rows)} of 4 variants run", NOT_RUN)
+        ours = f"{rows[0].cell.label} {_mean(rows[0]):.4f}, {rows[1].cell.label} {_mean(rows[1]):.4f}"
+        if rows[0].cell.model != OURS:
+            return Claim(about, says, ours, FAILS)
+        return Claim(about, says, ours, HOLDS if clearly_apart(rows[0], rows[1]) else WEAK)
+
+    def _gate_claims(self) -> list[Claim]:
+        sizes = paper()["class_size_percent"].get(self.dataset)
+        says = "FL is the smallest class" if sizes is None else _sizes({name: sizes[name] / 100 for name in CLASSES})
+        names = {"pagerank": "PageRank", "betweenness": "Betweenness", "closeness": "Closeness"}
+        chosen = paper()["gate_share_percent"]["end"][2:]
+        abouts = [
+            ("Non-linear choices at layers 3 / 4", f"{chosen[0]:.1f} % / {chosen[1]:.1f} % (Amazon-Book)"),
+            (f"Class sizes FNL / PNL / FL, each within {NEAR} points", says),
+            ("FNL's share grows with the degree, FL's falls", "yes (Amazon-Book)"),
+            *((f"{name} falls from FNL over PNL to FL", "yes (Amazon-Book)") for name in names.values()),
+            ("FNL's neighbours are the most varied: lowest mean cosine, highest variance", "yes (Amazon-Book)"),
+        ]
+        if not self.analysed:
+            return [Claim(about, said, NOT_RUN, NOT_RUN) for about, said in abouts]
+        found = self.analysed[0].analysis or {}
+        answers = [
+            self._share_answer(found, chosen),
+            _size_answer(found, sizes),
+            _decile_answer(found["degree_deciles"]),
+            *(_centrality_answer(found["verdict"].get(name)) for name in names),
+            _cosine_answer(found["neighbour_cosine"]),
+        ]
+        return [Claim(about, said, *answer) for (about, said), answer in zip(abouts, answers, strict=True)]
+
+    def _share_answer(self, found: dict[str, Any], theirs: list[float]) -> tuple[str, str]:
+        """Near the paper's shares on its own set; on another one there is nothing to compare with."""
+        ours = [100 * share for share in found["gate_share"].values()]
+        text = " / ".join(f"{share:.1f} %" for share in ours)
+        if self.dataset != paper()["gate_share_percent"]["data"]:
+            return text, NO_NUMBER
+        near = len(ours) == len(theirs) and all(abs(a - b) <= NEAR for a, b in zip(ours, theirs, strict=True))
+        return text, HOLDS if near else FAILS
+
+
+def chance(gap: Paired) -> str:
+    """Whether a model is ahead, behind, or close enough for chance (p ≥ 0.05)."""
+    if gap.t_test_p >= SIGNIFICANT:
+        return LEVEL
+    return AHEAD if gap.difference > 0 else BEHIND
+
+
+def clearly_apart(one: Row, other: Row) -> bool:
+    """Whether two rows' means lie more than two standard errors of their difference apart, by their seeds."""
+    a, b = one.spread(), other.spread()
+    if a is None or b is None or a.std is None or b.std is None:
+        return False
+    error = math.sqrt(a.std**2 / len(a.runs) + b.std**2 / len(b.runs))
+    return abs(a.mean - b.mean) > 2.0 * error
+
+
+def arm_verdict(arm: Row, reference: Row | None) -> str:
+    """higher, lower or no clear difference from HMLET(End) as it is; not run where either is missing."""
+    if reference is None or not arm.records:
+        return NOT_RUN
+    if arm.records == reference.records:
+        return AS_IS
+    if min(len(arm.records), len(reference.records)) < 2:
+        return "too few seeds"
+    if not clearly_apart(arm, reference):
+        return "no clear difference"
+    return "higher" if _mean(arm) > _mean(reference) else "lower"
+
+
+def p_text(value: float) -> str:
+    return "< 1e-300" if value < 1e-300 else f"{value:.3g}"
+
+
+def _mean(row: Row, metric: str = "ndcg") -> float:
+    found = row.spread(metric)
+    return float("-inf") if found is None else found.mean
+
+
+def _sizes(shares: Mapping[str, float]) -> str:
+    return " / ".join(f"{100 * shares[name]:.1f} %" for name in CLASSES)
+
+
+def _size_answer(found: dict[str, Any], theirs: Mapping[str, float] | None) -> tuple[str, str]:
+    """Agrees where every class is near the paper's size; without numbers of this set, where FL is the smallest."""
+    shares = {name: found["class_size"][name]["share"] for name in CLASSES}
+    if theirs is None:
+        return _sizes(shares), HOLDS if min(shares, key=lambda name: shares[name]) == "fl" else FAILS
+    near = all(abs(100 * shares[name] - theirs[name]) <= NEAR for name in CLASSES)
+    return _sizes(shares), HOLDS if near else FAILS
+
+
+def _decile_answer(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """Compares the lowest decile with the highest; where no node is FL, half of the claim cannot be tested."""
+    some = [row for row in rows if row["fnl"] is not None]
+    if len(some) < 2:
+        return "too few degrees", WEAK
+    low, high = some[0], some[-1]
+    text = "; ".join(f"{name.upper()} {low[name]:.1%} → {high[name]:.1%}" for name in ("fnl", "fl"))
+    text = f"lowest to highest decile: {text}"
+    if high["fnl"] <= low["fnl"]:
+        return text, FAILS
+    if all(row["fl"] == 0 for row in some):
+        return text, WEAK
+    return text, HOLDS if high["fl"] < low["fl"] else FAILS
+
+
+def _centrality_answer(found: dict[str, Any] | None) -> tuple[str, str]:
+    if found is None:
+        return NOT_RUN, NOT_RUN
+    rho = found["spearman"]["rho"]
+    return ("–" if rho is None else f"Spearman's ρ = {rho:.2f}"), str(found["verdict"])
+
+
+def _cosine_answer(found: dict[str, Any]) -> tuple[str, str]:
+    present = [name for name in CLASSES if found[name]["mean"] is not None]
+    if len(present) < 2:
+        return "fewer than two classes", WEAK
+    means, variances = [found[name]["mean"] for name in present], [found[name]["variance"] for name in present]
+    text = ", ".join(
+        f"{name.upper()} {mean:.3f} ({variance:.4f})"
+        for name, mean, variance in zip(present, means, variances, strict=True)
+    )
+    holds = all(a < b for a, b in pairwise(means)) and variances[0] == max(variances)
+    return f"mean (variance): {text}", HOLDS if holds else FAILS

@@ -1,0 +1,50 @@
+"""`hmlet plan` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hmlet.cli import main
+
+SIZES = ["--users", "1e8", "--items", "1e7", "--edges", "1e9"]
+
+
+def test_a_plan_of_sizes_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundred million nodes take no memory to plan, and CUDA no device."""
+    cuda = ["--device", "cuda", "--devices", "8", "--memory", "141GB"]
+    assert main(["plan", *SIZES, "--model", "lightgcn", *cuda, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {"model", "device", "devices", "sizes", "bytes", "fits", "free", "changes"}
+    assert found["sizes"] == {"users": 10**8, "items": 10**7, "edges": 10**9}
+    assert found["bytes"].keys() == {
+        "graph", "table", "optimizer", "activations", "ranking", "captured", "total"
+    }  # fmt: skip
+    assert found["bytes"]["table"] == 3 * 110_000_000 * 64 * 4 // 8
+    assert (found["free"], found["fits"], found["changes"]) == (141 * 10**9, found["bytes"]["total"] <= 141e9, [])
+
+
+def test_a_plan_of_a_data_set_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "40MB"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "bpr on cpu, D = 64, 3,779 users, 1,285 items, 47,398 interactions"
+    assert any(line.startswith("It does not fit: ") and line.endswith("and there is 40.0 MB.") for line in lines)
+    assert any(line.startswith("--set model.embedding_size=") for line in lines)
+    assert main(["plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "1GiB"]) == 0
+    assert "It fits: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "plan needs DATA, or --users, --items and --edges"),
+        (["debian", "--users", "5"], "plan needs DATA, or --users, --items and --edges"),
+        (["debian", "--memory", "much"], "--memory 'much' is not a size"),
+        (["debian", "--devices", "7"], "cannot be split over 7 ranks"),
+        (["debian", "--device", "tpu", "--memory", "1GB"], "there is no device 'tpu'"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments, "--model", "lightgcn"]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""Every benchmark of speed at a tiny size: it runs, its sides agree, and its record says what it has to."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from planted import crowd_and_ring
+
+from hmlet.cli import main
+from hmlet.graph import Graph
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+Bench = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_rates() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in {"COPY_BYTES": 1 << 16, "MATRIX": 16, "CACHED_BYTES": 1 << 12, "GATHERS": 1 << 8}.items():
+            patch.setattr(f"hmlet.floor.{name}", {"cpu": size})
+        patch.syspath_prepend(BENCHMARKS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("tiny") / "data"
+    crowd_and_ring(1)[0].save(directory)
+    return str(directory)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+    """A call `bench("epoch", "--dim", "8")`: what the script printed as JSON, which its record has to be too."""
+
+    def call(name: str, *arguments: str) -> dict[str, Any]:
+        record = tmp_path / "record.json"
+        monkeypatch.setattr(sys, "argv", [name, *arguments, "--json", "--record", str(record)])
+        importlib.import_module(f"bench_{name}").main()
+        printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert printed == json.loads(record.read_text(encoding="utf-8"))
+        assert printed["benchmark"] == name
+        return printed
+
+    return call
+
+
+def test_epoch(bench: Bench, tiny: str) -> None:
+    sizes = ["--dim", "8", "--batch", "64", "--epochs", "1", "--plain-steps", "1", "--set", "model.gate_hidden=[8]"]
+    found = bench("epoch", "--dataset", tiny, "--error-dataset", tiny, "--precision", "float32", *sizes)
+    ours = found["precisions"]["float32"]
+    step = ours["step"]
+    assert ours["floor_epoch_seconds"] == pytest.approx(step["floor_seconds"] * step["steps_per_epoch"])
+    assert ours["share_of_floor"] == pytest.approx(ours["floor_epoch_seconds"] / ours["epoch_seconds"])
+    assert ours["speedup_over_plain"] == pytest.approx(found["plain_epoch_seconds"] / ours["epoch_seconds"])
+    assert 0 < ours["loss_relative_error"] < 1e-6
+    assert 0 < ours["gradient_relative_error"] < 1e-4
+    assert {row["part"] for row in step["parts"]} >= {"product", "matrix products", "mixture", "optimizer"}
+    assert not ours["inferred_from_some_steps"]
+
+
+def test_lightgcn_cpu(bench: Bench, tiny: str) -> None:
+    found = bench("lightgcn_cpu", "--dataset", tiny, "--dim", "8", "--batch", "64", "--steps", "2")
+    assert found["speedup_over_torch_coo"] > 0
+    assert found["torch_csr_mean_loss"] == pytest.approx(found["hmlet_mean_loss"], rel=1e-5)  # with dropped edges
+    assert found["edge_dropout"] > 0
+    assert found["inferred_from_some_steps"]
+
+
+def test_lightgcn_cpu_refuses_sides_that_do_another_training() -> None:
+    script = importlib.import_module("bench_lightgcn_cpu")
+    script._require_agreement({"hmlet": 0.5, "torch_coo": 0.5 + 1e-7})
+    with pytest.raises(SystemExit, match="not the same training"):
+        script._require_agreement({"hmlet": 0.5, "torch_coo": 0.5001})
+
+
+def test_evaluation(bench: Bench, tiny: str) -> None:
+    found = bench("evaluation", "--dataset", tiny, "--dim", "8", "--users", "50", "--repeats", "1")
+    assert (found["users"], found["numpy_loop_users"]) == (240, 50)
+    assert found["largest_difference_of_a_users_metric"] <= 1e-12
+    assert found["speedup_over_numpy_loop"] == found["numpy_loop_seconds"] / found["hmlet_seconds"]
+
+
+def test_linear_cost(bench: Bench) -> None:
+    found = bench("linear_cost", "--edges", "1000", "4000", "--dim", "8", "--batch", "16", "--repeats", "1")
+    for row in found["sizes"]:
+        assert row["graph_bytes"] == 8 * (row["nodes"] + 1) + 2 * 2 * 4 * row["edges"]
+    first, last = found["sizes"]
+    slope = math.log(last["graph_seconds"] / first["graph_seconds"]) / math.log(last["edges"] / first["edges"])
+    assert found["exponent"]["graph"] == pytest.approx(slope)
+    assert set(found["exponent"]) == {"graph", "operator", "product", "lightgcn_step", "hmlet-end_step"}
+
+
+def test_building_a_graph_takes_at_most_three_times_its_size() -> None:
+    script = importlib.import_module("bench_linear_cost")
+    data = script.power_law(100_000)
+    graph = Graph.from_csr(data.train, data.n_items)
+    # A power law, and no pair stands twice.
+    assert graph.degree.max() > 25 * graph.degree.mean()
+    keys = np.repeat(np.arange(data.n_users), data.train.counts) * data.n_items + data.train.items
+    assert (np.diff(keys) > 0).all()
+    peak = script.building_peak(data)
+    assert peak <= 3 * (graph.indptr.nbytes + graph.neighbours.nbytes + graph.edges.nbytes)
+
+
+def test_time_to_accuracy(
+    bench: Bench, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = importlib.import_module("bench_time_to_accuracy")
+
+    def in_process(*arguments: str) -> tuple[float, dict[str, Any]]:
+        assert main([*arguments, "--json"]) == 0
+        return 1.5, json.loads(capsys.readouterr().out)
+
+    monkeypatch.setattr(script, "_hmlet", in_process)
+    sizes = [f"--set={each}" for each in ("train.epochs=1", "model.embedding_size=8")]
+    how = ["--model", "lightgcn", "--preset", "hmlet", "--device", "cpu", "--keep", str(tmp_path / "kept")]
+    (run,) = bench("time_to_accuracy", "--datasets", tiny, *how, *sizes)["runs"]
+    assert (run["train_seconds"], run["evaluate_seconds"], run["epochs"]) == (1.5, 1.5, 1)
+    assert set(run["test"]) == {"ndcg", "recall", "precision"}
+    assert "paper" not in run  # which has no number for this data set
+    kept = {path.name for path in (tmp_path / "kept").rglob("*.*")}
+    assert kept == {"config.toml", "run.json", "metrics.jsonl", "test_mask-train.json"}
+
+
+def test_a_number_that_would_be_printed_like_the_papers_reaches_it() -> None:
+    reached = importlib.import_module("bench_time_to_accuracy").reached
+    paper = {"ndcg": 0.1231, "recall": 0.1908, "precision": 0.0293}
+    assert reached({"ndcg": 0.12306, "recall": 0.19074, "precision": 0.03}, paper) == {
+        "ndcg": True, "recall": False, "precision": True,
+    }  # fmt: skip

@@ -1,0 +1,172 @@
+"""The memory plan beside what PyTorch's allocator really hands out, and beside counts by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from planted import dataset
+from torch.profiler import ProfilerActivity, profile
+
+from hmlet import evaluation
+from hmlet.config import MODELS, Recipe, resolve
+from hmlet.data import Dataset
+from hmlet.distributed import Ranks
+from hmlet.kernels import Operator
+from hmlet.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, readable
+from hmlet.profiling import Unwatched
+from hmlet.runs import RunDirectory
+from hmlet.training import Trainer
+
+TRAINED = sorted(set(MODELS) - {"wrmf", "hmlet-middle", "hmlet-front"})  # WRMF has no step; the two are as hmlet-end
+LARGE = Sizes(90_000_000, 10_000_000, 10**9)
+
+
+def recipe(model: str, *overrides: str) -> Recipe:
+    return resolve(model, "hmlet", None, ["model.embedding_size=48", "train.edge_dropout=0.3", *overrides])
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    """2,000 users and 1,000 items with 20 interactions a user, one in ten of them held out."""
+    rng = np.random.default_rng(0)
+    pairs = [(user, int(item)) for user in range(2000) for item in rng.choice(1000, 20, replace=False)]
+    return dataset(2000, 1000, train=[pair for at, pair in enumerate(pairs) if at % 10], valid=pairs[::10])
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes of tensors on CPU during some work beyond those before it, as the allocator counts them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    events = found.profiler.kineto_results.events()  # type: ignore[union-attr]
+    memory = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return int(max(np.cumsum([count for _, count in memory])))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of ranking that do not hide what an evaluation takes beside them."""
+    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 1 << 18)
+    monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 20)
+
+
+@pytest.mark.parametrize("model", TRAINED)
+def test_the_plan_is_what_training_takes(model: str, data: Dataset, tmp_path: Path, small_blocks: None) -> None:
+    """A step and an evaluation, each within 10 % of the allocator's peak."""
+    chosen = recipe(model)
+    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
+    plan = memory_plan(chosen, Sizes.of(data))
+    trainer.model.train()
+    trainer.steps.take(0, 0)  # makes Adam's state and the gradients, which the plan counts as table and optimizer
+    trainer.model.zero_grad(set_to_none=True)  # the profiler does not see what older tensors give back
+    gradients = sum(each.nbytes for each in trainer.model.parameters())
+    assert plan.activations + gradients == pytest.approx(peak(lambda: trainer.steps.take(1, 0)), rel=0.1)
+    trainer._validate(1)  # makes the best model so far
+    trainer.state.best_value = -1.0
+    assert plan.ranking == pytest.approx(peak(lambda: trainer._validate(1)), rel=0.1)
+
+
+@pytest.mark.parametrize("state", ["float32", "bfloat16"])
+def test_what_stays_is_counted_exactly(state: str, data: Dataset, tmp_path: Path) -> None:
+    chosen = recipe("lightgcn", f"train.optimizer_state={state}")
+    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
+    trainer.steps.take(0, 0)
+    plan, sampler = memory_plan(chosen, Sizes.of(data)), trainer.steps.sampler  # type: ignore[attr-defined]
+    drawn_from = [sampler.eligible, sampler.indptr, sampler.items, sampler.keys]
+    assert plan.graph == trainer.operator.nbytes + sum(each.nbytes for each in drawn_from) - 8  # indptr's last entry
+    moments = [trainer.steps.tensors()[f"adam.0.{name}"] for name in ("exp_avg", "exp_avg_sq")]
+    assert plan.optimizer == sum(each.nbytes for each in moments)
+    assert plan.table == 3 * 3000 * 48 * 4  # table, gradient, best
+
+
+def test_bytes_by_hand() -> None:
+    """LightGCN on CUDA: offsets, neighbours, edge numbers and weights of 4 bytes; three numbers of 8 a segment."""
+    plan = memory_plan(recipe("lightgcn"), Sizes(1000, 500, 51_200), "cuda")
+    segments = 1500 + 2 * 51_200 // 512
+    assert plan.graph == 1501 * 4 + 2 * 51_200 * 12 + 24 * segments + 16 * 1000 + 12 * 51_200
+    assert plan.table == 3 * 1500 * 48 * 4
+    assert plan.optimizer == 2 * 1500 * 48 * 4
+    assert plan.total == plan.graph + plan.table + plan.optimizer + plan.activations + plan.ranking  # captured
+
+
+def test_ranks_divide_the_columns_and_not_the_graph() -> None:
+    chosen = recipe("lightgcn", "train.edge_dropout=0.0")
+    alone, four = (memory_plan(chosen, LARGE, "cuda", Ranks(0, size)) for size in (1, 4))
+    assert (four.graph, 4 * four.table, 4 * four.optimizer) == (alone.graph, alone.table, alone.optimizer)
+    assert 4 * four.activations == pytest.approx(alone.activations, rel=0.01)
+    gated = [memory_plan(recipe("hmlet-end"), LARGE, "cuda", Ranks(0, size)).activations for size in (1, 4)]
+    assert gated[1] < gated[0] / 2.5  # the gate is split by nodes; on one device its kernels keep less
+
+
+def test_half_the_storage_takes_less() -> None:
+    wide, narrow = (
+        memory_plan(recipe("hmlet-end", f"train.precision={kind}"), LARGE, "cuda") for kind in ("float32", "bfloat16")
+    )
+    assert 0.45 * wide.activations < narrow.activations < 0.7 * wide.activations
+    on_cpu = [
+        memory_plan(recipe("lightgcn", f"train.precision={kind}"), LARGE).total for kind in ("float32", "bfloat16")
+    ]
+    assert on_cpu[0] == on_cpu[1]  # CPU stores float32
+
+
+def test_a_ledger_counts_what_lives_together() -> None:
+    with Ledger(torch.nn.Module()) as ledger:
+        first = torch.empty(100, device="meta")
+        second = first.view(10, 10) * 2.0  # a view is no new memory
+        assert (ledger.live, ledger.peak) == (800, 800)
+        del first
+        assert ledger.live == 400
+        second = second.bfloat16()
+        assert (ledger.live, ledger.peak) == (200, 800)
+
+
+def test_changes_are_the_mildest_that_fit() -> None:
+    chosen, free = recipe("lightgcn", "model.embedding_size=64"), 50 * 10**9
+    sizes = Sizes(20_000_000, 2_000_000, 10**8)
+    assert not fits(memory_plan(chosen, sizes, "cuda").total, "cuda", 1, free)
+    found = {change.what.partition("=")[0]: change for change in changes(chosen, sizes, "cuda", 1, free)}
+    assert {"--set model.embedding_size", "--devices 2"} <= found.keys()
+    assert all(change.total <= free for change in found.values())
+    largest = int(found["--set model.embedding_size"].what.partition("=")[2])
+    wider = chosen.changed([f"model.embedding_size={largest + 8}"])
+    assert memory_plan(wider, sizes, "cuda").total > free
+    assert found["--devices 2"].total == memory_plan(chosen, sizes, "cuda", Ranks(0, 2)).total
+
+
+def test_changes_go_together_where_none_is_enough() -> None:
+    """One column and one layer leave nothing to lower: only both savings at once take the least."""
+    least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1")
+    both = ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
+    needed = memory_plan(least.changed(both), LARGE, "cuda").total
+    (found,) = changes(least, LARGE, "cuda", 1, needed)
+    assert (found.what, found.total) == (f"--set {both[0]} --set {both[1]}", needed)
+    assert changes(least, LARGE, "cuda", 1, needed - 1) == []
+
+
+def test_ranks_on_cpu_share_its_memory() -> None:
+    assert fits(100, "cpu", 4, 400)
+    assert not fits(101, "cpu", 4, 400)
+    assert fits(400, "cuda", 4, 400)
+
+
+def test_a_dry_operator_is_as_large_as_a_real_one(data: Dataset) -> None:
+    from hmlet.graph import training_graph
+
+    graph = training_graph(data)
+    for loops in (False, True):
+        real = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(loops), self_loops=loops)
+        assert Operator.dry(graph.n_nodes, graph.n_edges, "cpu", self_loops=loops).nbytes == real.nbytes
+
+
+def test_sizes_are_readable() -> None:
+    assert [readable(count) for count in (0, 999, 1_500_000, 2 * 10**9, 3_210 * 10**9)] == [
+        "0.0 kB",
+        "1.0 kB",
+        "1.5 MB",
+        "2.0 GB",
+        "3.2 TB",
+    ]
+    assert free_memory(torch.device("cpu")) > 0
