@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from planted import checkerboard
 from torch import nn
 
 from hmlet import optimizer
-from hmlet.config import TrainConfig
+from hmlet.config import TrainConfig, resolve
 from hmlet.optimizer import BETA_2, CompactAdam, make_optimizer
+from hmlet.training import StopTraining, fit
 
 
 def make(parameters: list[nn.Parameter], state: str, broken: float = 0.0, seed: int = 0) -> torch.optim.Optimizer:
@@ -90,3 +94,19 @@ def test_state_takes_half_the_bytes() -> None:
         adam.step()
         sizes[kind] = sum(adam.state[x][name].nbytes for name in ("exp_avg", "exp_avg_sq"))
     assert sizes == {"float32": 2 * 50 * 4 * 4, "bfloat16": 50 * 4 * 4}
+
+
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    """Moments and the numbers that round them come back from a checkpoint bit by bit."""
+    settings = ["model.embedding_size=8", "train.epochs=4", "train.batch_size=64", "train.optimizer_state=bfloat16"]
+    recipe, data = resolve("bpr", "hmlet", None, settings), checkerboard()
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["epoch"] == 2:
+            raise StopTraining
+
+    whole = fit(data, recipe, tmp_path / "whole", device="cpu")
+    with pytest.raises(StopTraining):
+        fit(data, recipe, tmp_path / "run", device="cpu", listener=stop)
+    resumed = fit(data, recipe, tmp_path / "run", device="cpu", resume=True)
+    assert all(torch.equal(a, b) for a, b in zip(whole.factors(), resumed.factors(), strict=True))

@@ -200,8 +200,8 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
 def test_too_little_memory_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "free_memory", lambda device: 1_000_000)
-    with pytest.raises(TrainingError, match=r"needs about .* 1\.0 MB is free.*embedding_size"):
+    monkeypatch.setattr(planning, "free_memory", lambda device: 10_000)
+    with pytest.raises(TrainingError, match=r"needs about .* 10\.0 kB is free.*embedding_size"):
         fit(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -125,6 +125,13 @@ class Ranks:
                 dist.all_gather(parts, x_NF.contiguous())
         return _side_by_side(parts, width)
 
+    def own_whole(self, x_NF: Tensor, width: int) -> Tensor:
+        """All columns of the own rows of a matrix, in the order that `whole` has them in."""
+        if self.size == 1:
+            return x_NF
+        own_MF = self.rows(x_NF)
+        return own_MF.view(len(own_MF), self.size, -1, width).transpose(1, 2).flatten(1)
+
     def hand_in(
         self, tensors: dict[str, Tensor], width: int, is_split: Callable[[str, Tensor], bool]
     ) -> dict[str, Tensor]:

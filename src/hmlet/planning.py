@@ -29,7 +29,7 @@ from hmlet.models import NOISE_FREE, Model, build
 from hmlet.models.wrmf import WRMF
 from hmlet.ranking import candidate_bytes
 from hmlet.sampling import Triplets
-from hmlet.steps import GradientSteps
+from hmlet.steps import batch_loss
 
 META = torch.device("meta")
 
@@ -123,7 +123,9 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
         # implicit works on a copy of the factors, and on the interactions by user and by item with their confidence.
         return model.embedding.nbytes + 3 * 12 * sizes.edges
     with Ledger(model) as ledger:
-        loss = _DrySteps(recipe, model, operator, ranks).loss()
+        batch = Triplets(*(torch.empty(recipe.train.batch_size, dtype=torch.int64, device=META) for _ in range(3)))
+        temperature = torch.empty((), device=META)
+        loss = batch_loss(recipe, model, operator, batch, temperature, torch.Generator(), ranks)
         loss.backward()  # type: ignore[no-untyped-call]
     for parameter in model.parameters():
         parameter.grad = None
@@ -143,19 +145,6 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
     block = users * (4 * sizes.items + candidate_bytes(sizes.items, factors_NF.shape[1], k))
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return int(max(ledger.peak, ledger.live + block, kept + copy))
-
-
-class _DrySteps(GradientSteps):
-    """The steps of training with a sampler that draws nothing: their loss is all that is asked of them."""
-
-    def __init__(self, recipe: Recipe, model: Model, operator: Operator, ranks: Ranks) -> None:
-        self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, META, ranks
-        self.sampler: Any = self
-        self.generator = torch.Generator()
-        self.temperature = torch.empty((), device=META)
-
-    def sample(self, size: int, generator: torch.Generator) -> Triplets:
-        return Triplets(*(torch.empty(size, dtype=torch.int64, device=META) for _ in range(3)))
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from hmlet.models.losses import bpr, margins, penalty, row_norms
 from hmlet.models.schedule import gates_frozen, training_pass, training_temperature
 from hmlet.models.wrmf import WRMF
 from hmlet.optimizer import make_optimizer
-from hmlet.sampling import TripletSampler
+from hmlet.sampling import Triplets, TripletSampler
 
 WARM_UP = 3  # steps before a capture: libraries allocate and choose their algorithms, and Adam makes its state
 LOOK_EVERY = 50  # steps between two looks at the flag on CUDA
@@ -50,6 +50,28 @@ def make_steps(
     if isinstance(model, WRMF):
         return SolverSteps(model, data.csr("train"))
     return GradientSteps(recipe, model, operator, data, device, ranks)
+
+
+def batch_loss(
+    recipe: Recipe,
+    model: Model,
+    product: Operator,
+    batch: Triplets,
+    temperature: Tensor,
+    generator: torch.Generator,
+    ranks: Ranks,
+) -> Tensor:
+    """The BPR loss of a batch, with the penalty, on a freshly thinned graph."""
+    train = recipe.train
+    if train.edge_dropout:
+        product = product.drop(train.edge_dropout, draw_key(generator, temperature.device))
+    layers = model.propagate(product, replace(training_pass(recipe.model, temperature, generator), ranks=ranks))
+    rows_3B = torch.cat([batch.user, model.n_users + batch.positive, model.n_users + batch.negative])
+    margin_B, norms = ranks.total(
+        margins(*model.readout(layers, rows_3B).chunk(3)),
+        row_norms(model.embedding.index_select(0, rows_3B).chunk(3)),
+    )
+    return bpr(margin_B) + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
 
 
 class GradientSteps:
@@ -138,19 +160,8 @@ class GradientSteps:
 
     def loss(self) -> Tensor:
         """The loss of one freshly drawn batch on one freshly thinned graph."""
-        train, model = self.recipe.train, self.model
-        batch = self.sampler.sample(train.batch_size, self.generator)
-        product = self.operator
-        if train.edge_dropout:
-            product = product.drop(train.edge_dropout, draw_key(self.generator, self.device))
-        how = training_pass(self.recipe.model, self.temperature, self.generator)
-        layers = model.propagate(product, replace(how, ranks=self.ranks))
-        rows_3B = torch.cat([batch.user, model.n_users + batch.positive, model.n_users + batch.negative])
-        margin_B, norms = self.ranks.total(
-            margins(*model.readout(layers, rows_3B).chunk(3)),
-            row_norms(model.embedding.index_select(0, rows_3B).chunk(3)),
-        )
-        return bpr(margin_B) + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
+        batch = self.sampler.sample(self.recipe.train.batch_size, self.generator)
+        return batch_loss(self.recipe, self.model, self.operator, batch, self.temperature, self.generator, self.ranks)
 
     def mean_loss(self, epoch: int) -> float:
         self._look()
