@@ -28,6 +28,7 @@ from harness import hardware, publish
 from hmlet.config import HmletConfig, Recipe, resolve
 from hmlet.data.catalog import load
 from hmlet.distributed import Ranks, joined
+from hmlet.profiling import Unwatched
 from hmlet.runs import RunDirectory
 from hmlet.training import Trainer
 
@@ -72,7 +73,9 @@ def work(options: argparse.Namespace) -> None:
         overrides.append("model.gate_warmup=0")
     recipe = resolve(options.worker, overrides=overrides)
     with joined() as ranks:
-        trainer = Trainer(load(options.dataset), recipe, torch.device("cpu"), RunDirectory(Path(), {}), ranks)
+        trainer = Trainer(
+            load(options.dataset), recipe, torch.device("cpu"), RunDirectory(Path(), {}), Unwatched(), ranks
+        )
         trainer.model.train()
         sent = Sent(ranks)
         seconds = []

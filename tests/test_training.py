@@ -151,6 +151,8 @@ def test_a_non_finite_loss_stops_before_the_parameters_move(
     sound = steps.GradientSteps.loss
 
     def loss(self: steps.GradientSteps) -> torch.Tensor:
+        if type(self) is not steps.GradientSteps:  # the memory plan's
+            return sound(self)
         taken.append(self)
         return sound(self) * (wrong if len(taken) == STEPS_AN_EPOCH + 3 else 1.0)
 
@@ -217,7 +219,7 @@ act, taken, sound = sys.argv.pop(1), 0, GradientSteps.loss
 
 def loss(self):
     global taken
-    taken += 1
+    taken += type(self) is GradientSteps  # and not the memory plan's
     if taken == 11 and act == "wait":
         print("waiting", flush=True)
         sys.stdin.read()

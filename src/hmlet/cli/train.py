@@ -68,7 +68,9 @@ def train(
             record(event)
 
         run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)
-    measured = run.read_json("profile.json") if profiled and "profile.json" in run.record["files"] else None
+    measured = (
+        run.read_json("profile.json") if profiled and speaks() and "profile.json" in run.record["files"] else None
+    )
     if as_json:
         found = {key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}
         print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
