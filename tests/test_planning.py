@@ -138,12 +138,19 @@ def test_changes_are_the_mildest_that_fit() -> None:
 
 def test_changes_go_together_where_none_is_enough() -> None:
     """One column and one layer leave nothing to lower: only both savings at once take the least."""
-    least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1")
+    least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1", "model.gate_hidden=[512,1]")
     both = ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
     needed = memory_plan(least.changed(both), LARGE, "cuda").total
     (found,) = changes(least, LARGE, "cuda", 1, needed)
     assert (found.what, found.total) == (f"--set {both[0]} --set {both[1]}", needed)
     assert changes(least, LARGE, "cuda", 1, needed - 1) == []
+
+
+def test_gates_may_be_halved() -> None:
+    chosen = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1", "model.gate_hidden=[64,12]")
+    halved = chosen.changed(["model.gate_hidden=[16,3]"])
+    needed = memory_plan(halved, LARGE, "cuda").total
+    assert [change.what for change in changes(chosen, LARGE, "cuda", 1, needed)] == ["--set model.gate_hidden=[16,3]"]
 
 
 def test_ranks_on_cpu_share_its_memory() -> None:

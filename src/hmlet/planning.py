@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hmlet.config import Recipe
+from hmlet.config import HmletConfig, Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import OutOfMemory
@@ -218,10 +218,18 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
         *mildest([([f"model.layers={K}"], size) for K in range(layers - 1, 0, -1)]),
+        *mildest([([f"model.gate_hidden=[{hidden}]"], size) for hidden in _halved(recipe)]),
     ]
     together = [(savings, ranks) for ranks in [size, *wider]]
     smaller = [([*savings, f"model.embedding_size={D}"], size) for D in narrower]
     return alone or [*mildest(together), *mildest(smaller)]
+
+
+def _halved(recipe: Recipe) -> list[str]:
+    """The gates' hidden sizes halved once, twice, … until the smallest is 1."""
+    hidden = recipe.model.gate_hidden if isinstance(recipe.model, HmletConfig) else ()
+    times = range(1, min(hidden, default=1).bit_length())
+    return [",".join(str(width >> by) for width in hidden) for by in times]
 
 
 def fits(total: int, device: str, size: int, free: int) -> bool:

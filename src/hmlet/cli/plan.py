@@ -66,7 +66,7 @@ def plan(
         print_line("Any one of these makes it fit:")
         print_table(["change", "memory"], [[change.what, readable(change.total)] for change in instead])
     elif not enough:
-        print_line("No number of devices, type, embedding size or depth makes it fit.")
+        print_line("No number of devices, type or size of the model makes it fit.")
 
 
 def _title(recipe: Recipe, sizes: Sizes, kind: str, devices: int) -> str:
