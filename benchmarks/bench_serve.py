@@ -71,6 +71,12 @@ class Server:
         return self.process.wait(30)
 
 
+def stolen_seconds() -> float:
+    """Processor time that the machine below this virtual one has given to others so far."""
+    fields = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def post(path: str, body: Any, keep: bool = True) -> bytes:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return (HEAD + REST) % (path.encode(), len(content), b"keep-alive" if keep else b"close", content)
@@ -249,9 +255,10 @@ def measure(run: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
     try:
         asyncio.run(at_rate(server.port, 50, 2, users, 20))  # the first requests touch the mapped pages
-        before = server.cpu_seconds()
+        before, stolen = server.cpu_seconds(), stolen_seconds()
         result["load"] = asyncio.run(at_rate(server.port, options.rate, options.seconds, users, 20))
         used = server.cpu_seconds() - before
+        result["load"]["stolen_share"] = round((stolen_seconds() - stolen) / options.seconds / (os.cpu_count() or 1), 4)
         result["load"]["server_cpu_ms_per_request"] = round(1000 * used / (options.rate * options.seconds), 2)
         result["overload"] = asyncio.run(at_rate(server.port, options.overload, 5, users, 20))
         time.sleep(5)
