@@ -252,6 +252,22 @@ def test_a_killed_process_costs_nothing_but_its_trial(fake: Fake, tmp_path: Path
     assert len(again) == len(PRODUCT) - 2  # the two that were finished are kept
 
 
+def test_a_process_killed_before_its_first_heartbeat_is_noticed(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("HEARTBEAT_S", 1), ("GRACE_S", 2), ("POLL_S", 0.2)):
+        monkeypatch.setattr(backend, name, seconds)
+    dead = search.Search(planted(), RECIPE, GRID, tmp_path, False, "cpu", lambda trials: None)
+    with backend.quiet(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Heartbeat of storage", UserWarning)
+        study = dead.open(None, "grid", "none")
+        dead.fill(study, dead.entries("grid", None))
+        study.ask()  # takes a trial, and never says so again
+    tune(planted(), RECIPE, GRID, tmp_path)
+    assert points(tmp_path) == PRODUCT
+    assert len(fake.calls) == len(PRODUCT)
+
+
 def test_two_processes_share_the_work(tmp_path: Path) -> None:
     # The first trial of each process waits until the other one has begun as well.
     wait = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -93,6 +93,14 @@ def _one_writer_at_a_time(storage: Any) -> Any:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return storage
+
+
+def watch(study: Study, running: Sequence[FrozenTrial], watched: set[int]) -> None:
+    """Start the clock of each running trial once: a process that died before its first heartbeat has none."""
+    for trial in running:
+        if trial.number not in watched:
+            study._storage.record_heartbeat(trial._trial_id)
+            watched.add(trial.number)
 
 
 def retry(times: int | None = None) -> Any:

@@ -188,9 +188,12 @@ class Search:
         """Take trials until none is left, here or in another process."""
         optuna = backend.library()
         states = optuna.trial.TrialState
+        watched: set[int] = set()
         while True:
             optuna.storages.fail_stale_trials(study)
-            left = {trial.state for trial in study.get_trials(deepcopy=False)}
+            trials = study.get_trials(deepcopy=False)
+            backend.watch(study, [trial for trial in trials if trial.state == states.RUNNING], watched)
+            left = {trial.state for trial in trials}
             if states.WAITING in left:
                 try:
                     study.optimize(self.attempt, n_trials=1, catch=(_NoValue,))
