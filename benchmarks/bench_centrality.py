@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from harness import hardware, publish
+from harness import hardware, parsed, publish
 
 from hmlet.analysis.centrality import path_sums
 from hmlet.data.catalog import load
@@ -30,9 +29,7 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=None, help="sources at once")
     parser.add_argument("--sources", type=int, default=None, help="time a sample of the sources only")
     parser.add_argument("--peers", action="store_true", help="time networkit and igraph besides, where installed")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
+    options = parsed(parser)
     device = torch.device(options.device)
     graph = training_graph(load(options.dataset, mirror=options.mirror))
     sources = _sample(graph.n_nodes, options.sources)

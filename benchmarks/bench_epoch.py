@@ -16,11 +16,10 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
-from harness import hardware, publish, relative_error
+from harness import hardware, parsed, publish, relative_error
 from plain import PlainSteps
 
 from hmlet.config import Recipe, resolve
@@ -76,9 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plain-steps", type=int, default=20, help="timed steps of plain PyTorch")
     parser.add_argument("--error-dataset", default="debian", help="where one step is compared with float64")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="section.key=value of the recipe")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    return parser.parse_args()
+    return parsed(parser)
 
 
 def _recipe(options: argparse.Namespace, precision: str) -> Recipe:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import hardware, publish
+from harness import hardware, parsed, publish
 
 from hmlet.api import Run
 from hmlet.data import Dataset
@@ -41,12 +41,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=20)
     parser.add_argument("--users", type=int, default=1000, help="users that the loop ranks; 0 is all of them")
     parser.add_argument("--repeats", type=int, default=5, help="evaluations of each side, in turns")
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = parsed(parser)
     device = torch.device(options.device)
     data = load(options.dataset)
     users_UF, items_IF = Run.open(options.run).factors if options.run else _propagated(data, options.dim)

@@ -17,11 +17,10 @@ import time
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
-from harness import hardware, publish
+from harness import hardware, parsed, publish
 from torch import Tensor
 
 from hmlet.config import Recipe, resolve
@@ -99,14 +98,9 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--edge-dropout", type=float, default=None, help="the recipe's without it")
-    parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--steps", type=int, default=12, help="timed steps of each side; 0 is a whole epoch")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
+    options = parsed(parser)
     warnings.filterwarnings("ignore", message=".*[Ss]parse.*")  # of the peers' matrices, that they are in beta
-    if options.threads:
-        torch.set_num_threads(options.threads)
     data = load(options.dataset)
     overrides = [f"model.embedding_size={options.dim}", f"train.batch_size={options.batch}"]
     if options.edge_dropout is not None:

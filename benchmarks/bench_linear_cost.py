@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import hardware, median_seconds, publish
+from harness import hardware, median_seconds, parsed, publish
 
 from hmlet.config import resolve
 from hmlet.data.dataset import Csr
@@ -62,12 +62,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = parsed(parser)
     device = torch.device(options.device)
     _measure(power_law(5000), device, options)  # libraries are loaded and kernels compiled
     rows = [_measure(power_law(int(edges)), device, options) for edges in options.edges]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import hardware, publish
+from harness import hardware, parsed, publish
 from synthetic import power_law
 
 from hmlet.config import resolve
@@ -62,10 +62,8 @@ def main() -> None:
     parser.add_argument("--dataset", help="a named set or a prepared directory instead of a synthetic one")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--case", help=argparse.SUPPRESS)  # what a process of its own is asked
-    options = parser.parse_args()
+    options = parsed(parser)
     if options.case:
         print(json.dumps(_measure(options, json.loads(options.case))))
         return

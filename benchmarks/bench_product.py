@@ -6,11 +6,10 @@ python benchmarks/bench_product.py --dataset gowalla --dim 64 --json
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
-from harness import hardware, median_seconds, publish, relative_error
+from harness import hardware, median_seconds, parsed, publish, relative_error
 
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
@@ -23,9 +22,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--edge-dropout", type=float, default=0.4)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
+    options = parsed(parser)
     device = torch.device(options.device)
     graph = training_graph(load(options.dataset))
     operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(), device)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import hardware, publish
+from harness import hardware, parsed, publish
 
 from hmlet.config import HmletConfig, Recipe, resolve
 from hmlet.data.catalog import load
@@ -44,10 +44,8 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parsed(parser)
     if options.worker:
         work(options)
         return

@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from harness import publish
+from harness import parsed, publish
 
 METRICS = ("ndcg", "recall", "precision")
 KEPT = ("config.toml", "run.json", "metrics.jsonl", "profile.json")
@@ -36,9 +36,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="section.key=value of the recipe")
     parser.add_argument("--keep", type=Path, help="a directory for the runs' small files")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
+    options = parsed(parser)
     paper = json.loads((resources.files("hmlet") / "report" / "paper.json").read_text(encoding="utf-8"))["main_table"]
     runs = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import statistics
@@ -13,6 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line, with the options that every benchmark has."""
+    parser.add_argument("--threads", type=int, help="PyTorch's, on the CPU")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--record", type=Path, help="also write that object to a file")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    return options
 
 
 def median_seconds(work: Callable[[], object], device: torch.device, repeats: int = 20, warm_up: int = 3) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import hardware, publish
+from harness import hardware, parsed, publish
 
 from hmlet.api import Run
 from hmlet.config import resolve
@@ -30,9 +30,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
+    options = parsed(parser)
     arms: dict[str, list[dict[str, float]]] = {"float32": [], "bfloat16": []}
     for seed in range(1, options.seeds + 1):
         for state, found in arms.items():

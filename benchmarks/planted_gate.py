@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from harness import hardware, publish
+from harness import hardware, parsed, publish
 
 from hmlet.api import Run, fit
 from hmlet.config import Recipe, resolve
@@ -54,9 +54,7 @@ def main() -> None:
     # All-linear is at its best after 240 to 270 epochs: stopping at 200 flatters whatever learns faster.
     parser.add_argument("--epochs", type=int, default=500)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="for every arm")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
+    options = parsed(parser)
     torch.set_num_threads(1)
     common = [*RECIPE, f"train.epochs={options.epochs}", *options.set]
     runs = [
