@@ -188,6 +188,7 @@ class Trainer:
             device,
             self_loops=loops,
             storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
+            memory=recipe.train.graph_memory,
         )
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
