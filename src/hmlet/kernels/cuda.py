@@ -17,6 +17,8 @@ from torch import Tensor
 from hmlet.kernels.dry import SEGMENT
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
+THINNED = 64  # entries whose fate a program decides at once
+
 
 @triton.jit
 def mixed(value, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -82,7 +84,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
+    """Rows cut into pieces of at most SEGMENT entries: users', then items', longest first. A cut row's are joined."""
 
     start: Tensor
     end: Tensor
@@ -107,7 +109,9 @@ class Segments:
         target = torch.where(cut, n_nodes + cut.cumsum(0) - 1, row)
         hubs = (pieces > 1).nonzero().flatten()
         first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
-        order = (end - start).argsort(descending=True, stable=True)
+        # One side's rows read only the other side's, so half of the table is in use at a time and stays in the cache.
+        second = start >= indptr[-1] // 2
+        order = (second * (2 * SEGMENT) - (end - start)).argsort(stable=True)
         return cls(start[order], end[order], target[order], hubs, first, int(cut.sum()))
 
 
@@ -127,10 +131,9 @@ def product(
     partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
     block = min(triton.next_power_of_2(columns), 512)
     tiles = triton.cdiv(columns, block)
-    in_flight, warps = (8, 2) if block == 512 else (4, 1)
     _segments_kernel[(len(segments.start), tiles)](
         x_ND, addend_ND, y_ND, partial, segments.start, segments.end, segments.target, neighbours, weights,
-        n_nodes, columns, in_flight=in_flight, block_columns=block, has_addend=addend_ND is not None, num_warps=warps,
+        n_nodes, columns, in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
     )  # fmt: skip
     if len(segments.hubs):
         _join_kernel[(len(segments.hubs), tiles)](
@@ -147,14 +150,19 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     segment = tl.program_id(0)
     start = tl.load(start_ptr + segment)
-    entry = start + tl.arange(0, block)
-    live = entry < tl.load(end_ptr + segment)
-    edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
-    live = live & (mixed(edge ^ salt(key_ptr, golden, first, second), first, second) >= keep_from)
-    place = start + tl.cumsum(live.to(tl.int32), axis=0) - 1
-    tl.store(out_neighbour_ptr + place, tl.load(neighbour_ptr + entry, mask=live, other=0), mask=live)
-    tl.store(out_weight_ptr + place, tl.load(weight_ptr + entry, mask=live, other=0.0) * scale, mask=live)
-    tl.store(out_end_ptr + segment, start + tl.sum(live.to(tl.int32), axis=0))
+    end = tl.load(end_ptr + segment)
+    seed = salt(key_ptr, golden, first, second)
+    place = start
+    for at in range(start, end, block):  # most rows are short: a block as long as the longest would idle
+        entry = at + tl.arange(0, block)
+        live = entry < end
+        edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
+        live = live & (mixed(edge ^ seed, first, second) >= keep_from)
+        to = place + tl.cumsum(live.to(tl.int32), axis=0) - 1
+        tl.store(out_neighbour_ptr + to, tl.load(neighbour_ptr + entry, mask=live, other=0), mask=live)
+        tl.store(out_weight_ptr + to, tl.load(weight_ptr + entry, mask=live, other=0.0) * scale, mask=live)
+        place += tl.sum(live.to(tl.int32), axis=0)
+    tl.store(out_end_ptr + segment, place)
 
 
 def thin(
@@ -167,6 +175,6 @@ def thin(
     kept_neighbours, kept_weights, end = map(torch.empty_like, (neighbours, weights, segments.end))
     _thin_kernel[(len(segments.start),)](
         segments.start, segments.end, neighbours, weights, edges, key, kept_neighbours, kept_weights, end,
-        threshold(rate), 1.0 / (1.0 - rate), block=SEGMENT, golden=GOLDEN, first=FIRST, second=SECOND,
+        threshold(rate), 1.0 / (1.0 - rate), block=THINNED, golden=GOLDEN, first=FIRST, second=SECOND, num_warps=1,
     )  # fmt: skip
     return replace(segments, end=end), kept_neighbours, kept_weights
