@@ -252,6 +252,10 @@ def edge_hash(value: int) -> int:
     return value ^ (value >> 15)
 
 
+def hashed(number: int, key: int) -> int:
+    """32 bits from a number and a key."""
+    return edge_hash(number ^ edge_hash((key * 0x9E3779B9 + (key >> 32)) % 2**32))
+
+
 def keeps(edge: int, rate: float, key: int) -> bool:
-    salt = edge_hash((key * 0x9E3779B9 + (key >> 32)) % 2**32)
-    return edge_hash(edge ^ salt) >= min(round(rate * 2**32), 2**32 - 1)
+    return hashed(edge, key) >= min(round(rate * 2**32), 2**32 - 1)

@@ -15,7 +15,7 @@ from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import TrainingError
 from hmlet.kernels import Operator, draw_key
 from hmlet.models import Model
-from hmlet.models.losses import bpr, margins, penalty, row_norms
+from hmlet.models.losses import bpr, penalty
 from hmlet.models.schedule import gates_frozen, training_pass, training_temperature
 from hmlet.models.wrmf import WRMF
 from hmlet.optimizer import make_optimizer
@@ -67,10 +67,7 @@ def batch_loss(
         product = product.drop(train.edge_dropout, draw_key(generator, temperature.device))
     layers = model.propagate(product, replace(training_pass(recipe.model, temperature, generator), ranks=ranks))
     rows_3B = torch.cat([batch.user, model.n_users + batch.positive, model.n_users + batch.negative])
-    margin_B, norms = ranks.total(
-        margins(*model.readout(layers, rows_3B).chunk(3)),
-        row_norms(model.embedding.index_select(0, rows_3B).chunk(3)),
-    )
+    margin_B, norms = ranks.total(*model.margins(layers, rows_3B))
     return bpr(margin_B) + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
 
 

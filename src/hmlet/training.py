@@ -69,18 +69,18 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     """The device that a name means: "auto" takes CUDA where there is one. Every rank has a device of its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError("there is no CUDA device", "use --device cpu")
-    if name.split(":")[0] not in ("cpu", "cuda"):
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
         raise ConfigError(f"there is no device {name!r}", "use auto, cpu or cuda")
-    if ranks.size == 1 or name == "cpu":
-        return torch.device(name)
-    if ranks.local >= torch.cuda.device_count():
-        raise ConfigError(
-            f"there is no CUDA device for process {ranks.local} of this machine",
-            f"use --nproc-per-node {torch.cuda.device_count()}, or --device cpu",
-        )
-    return torch.device("cuda", ranks.local)
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("there is no CUDA device", "use --device cpu")
+    at, count = int(number or 0) if ranks.size == 1 else ranks.local, torch.cuda.device_count()
+    if at >= count:
+        who = name if ranks.size == 1 else f"process {ranks.local} of this machine"
+        raise ConfigError(f"there is no CUDA device for {who}", f"there are {count}; use --device cpu, or fewer ranks")
+    return torch.device("cuda", at)
 
 
 def fit(

@@ -15,7 +15,18 @@ from torch import Tensor, nn
 from triton_here import DEVICE, cuda, cuda_gate
 
 from hmlet.config import HmletConfig, resolve
-from hmlet.kernels import Activation, Operator, activation, dense, dropout_relu, mix, norm_dropout_relu
+from hmlet.kernels import (
+    Activation,
+    Operator,
+    activation,
+    backend,
+    dense,
+    dropout_relu,
+    gumbel_softmax,
+    mean_margins,
+    mix,
+    norm_dropout_relu,
+)
 from hmlet.models.base import Pass
 from hmlet.models.hmlet import HMLET
 
@@ -29,9 +40,11 @@ TYPES = pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton runs everything. Rows of more than 16 entries are hubs, and sums of more than 8 rows are made of parts."""
     monkeypatch.setattr(cuda, "SEGMENT", 16)
+    monkeypatch.setattr(cuda, "THINNED", 8)
+    monkeypatch.setattr(cuda_gate, "CHOICES", 4)
     for name, size in (("PART", 8), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
         monkeypatch.setattr(cuda_gate, name, size)
-    monkeypatch.setattr(activation, "_triton", lambda x: True)
+    monkeypatch.setattr(backend, "triton_runs", lambda x: True)
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -269,6 +282,33 @@ def test_mixture_and_its_gradients_equal_float64(dtype: torch.dtype, columns: in
         within(tensor.grad, oracle.grad, 10.0, tensor.dtype, columns)
 
 
+@pytest.mark.parametrize("hard", [False, True])
+def test_noisy_choice_and_its_gradient_equal_float64(hard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, temperature = 2**33 + 5, torch.tensor(0.7, device=DEVICE)
+    monkeypatch.setattr(activation, "draw_key", lambda generator, device: torch.tensor([key], device=device))
+    logits_N2 = normal(7, 2, seed=1).requires_grad_()
+    grad_N2 = normal(7, 2, seed=2)
+    choice_N2 = gumbel_softmax(logits_N2, temperature, hard, torch.Generator())
+    choice_N2.backward(grad_N2)
+    # The hash's upper 23 bits, in the middle of their interval, as a logistic variable: the difference of two Gumbels.
+    uniform_N = torch.tensor([((oracles.hashed(node, key) >> 9) + 0.5) / 2**23 for node in range(7)]).double()
+    exact_N2 = logits_N2.detach().double().cpu().requires_grad_()
+    noise_N2 = torch.stack([torch.zeros_like(uniform_N), torch.logit(uniform_N)], dim=1)
+    soft_N2 = torch.softmax((exact_N2 + noise_N2) / 0.7, dim=1)
+    soft_N2.backward(grad_N2.double().cpu())
+    expected_N2 = nn.functional.one_hot(soft_N2.argmax(1), 2).double() if hard else soft_N2.detach()
+    torch.testing.assert_close(choice_N2.detach().double().cpu(), expected_N2, rtol=1e-5, atol=1e-6)
+    assert logits_N2.grad is not None
+    torch.testing.assert_close(logits_N2.grad.double().cpu(), exact_N2.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_noise_makes_a_choice_as_often_as_its_softmax_says() -> None:
+    logits_N2 = torch.tensor([[0.0, 1.0]], device=DEVICE).expand(4000, 2).contiguous()
+    choice_N2 = gumbel_softmax(logits_N2, 0.5, True, torch.Generator(DEVICE).manual_seed(1))
+    expected = float(torch.sigmoid(torch.tensor(1.0)))
+    assert float(choice_N2[:, 1].mean()) == pytest.approx(expected, abs=4 * (expected * (1 - expected) / 4000) ** 0.5)
+
+
 def test_first_layer_adds_its_gradient_onto_the_mixtures() -> None:
     tensors = [normal(7, 4, seed=1), normal(7, 4, seed=2), normal(8, 3, seed=3)]
     linear_ND, nonlinear_ND, weight_2DH = (tensor.double().requires_grad_() for tensor in tensors)
@@ -285,6 +325,36 @@ def test_first_layer_adds_its_gradient_onto_the_mixtures() -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+# -- the batch ------------------------------------------------------------------------------------------------------
+
+
+@TYPES
+@pytest.mark.parametrize("columns", [1, 5, 64, 513])
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_margins_and_their_gradients_equal_float64(dtype: torch.dtype, columns: int, n_layers: int) -> None:
+    types = [torch.float32, *[dtype] * (n_layers - 1)]  # e⁰ is a parameter
+    layers = [normal(9, columns, seed=at, dtype=kind).requires_grad_() for at, kind in enumerate(types)]
+    rows_3B = torch.tensor([0, 1, 0, 0, 5, 6, 5, 5, 7, 8, 6, 7], device=DEVICE)  # rows 2 to 4 are in no triplet
+    grad_B, grad_norms = normal(4, seed=7), normal(1, seed=8)[0]
+    margin_B, norms = mean_margins(layers, rows_3B)
+    torch.autograd.backward([margin_B, norms], [grad_B, grad_norms])
+
+    exact = [layer.detach().double().cpu().requires_grad_() for layer in layers]
+    mean_3BD = (sum(exact[1:], exact[0]) / n_layers)[rows_3B.cpu()]
+    user_BD, positive_BD, negative_BD = mean_3BD.chunk(3)
+    expected_B = (user_BD * (positive_BD - negative_BD)).sum(1)
+    expected_norms = exact[0][rows_3B.cpu()].square().sum() / 4
+    torch.autograd.backward([expected_B, expected_norms], [grad_B.double().cpu(), grad_norms.double().cpu()])
+    magnitude_B = (user_BD.abs() * (positive_BD.abs() + negative_BD.abs())).sum(1).detach()
+    within(margin_B.detach(), expected_B.detach(), magnitude_B, torch.float32, columns)
+    within(norms.detach(), expected_norms.detach(), 0.0, torch.float32, columns)
+    for layer, oracle in zip(layers, exact, strict=True):
+        assert layer.grad is not None
+        assert oracle.grad is not None
+        within(layer.grad, oracle.grad, 20.0, layer.dtype, 8)
+        assert not layer.grad[2:5].any()
+
+
 @pytest.mark.parametrize("variant", ["hmlet-all", "hmlet-end"])
 @pytest.mark.parametrize("nonlinear_input", ["bypassed", "gated"])
 def test_a_whole_pass_has_the_gradients_of_the_plain_one(
@@ -299,13 +369,14 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
     ]
     config = resolve(variant, overrides=[f"model.{change}" for change in changes]).model
     assert isinstance(config, HmletConfig)
-    rows_R = torch.tensor([0, 3, 3, 25], device=DEVICE)
+    rows_3B = torch.tensor([0, 3, 25, 14, 25, 13], device=DEVICE)
     gradients = []
     for triton, operator in enumerate(operators()):
-        monkeypatch.setattr(activation, "_triton", lambda x, runs=bool(triton): runs)
+        monkeypatch.setattr(backend, "triton_runs", lambda x, runs=bool(triton): runs)
         model = HMLET(config, 12, 14, torch.Generator().manual_seed(1)).to(DEVICE)
         how = Pass(dropout=torch.Generator(DEVICE), hard=False)
-        model.readout(model.propagate(operator, how), rows_R).square().sum().backward()
+        margin_B, norms = model.margins(model.propagate(operator, how), rows_3B)
+        (margin_B.square().sum() + norms).backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     for name, expected in gradients[0].items():
         torch.testing.assert_close(

@@ -8,8 +8,9 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from hmlet.kernels import gumbel_softmax, mix
 from hmlet.models import Pass
-from hmlet.models.gating import LINEAR, NONLINEAR, Gate, gumbel_softmax, mix
+from hmlet.models.gating import LINEAR, NONLINEAR, Gate
 
 LOGITS = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-2.0, 0.3], [4.0, 3.5], [-3.0, 3.0]])
 DRAWS = 40_000

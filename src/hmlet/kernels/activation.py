@@ -1,4 +1,4 @@
-"""What stands between the gate's products: BatchNorm with dropout and ReLU, φ, and the mixture of the two branches.
+"""What stands between the gate's products: BatchNorm with dropout and ReLU, φ, the choice and the mixture.
 
 Where Triton runs each of them is a pass or two over its input; elsewhere PyTorch's own operations do the same.
 """
@@ -6,14 +6,13 @@ Where Triton runs each of them is a pass or two over its input; elsewhere PyTorc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hmlet.kernels import dry
+from hmlet.kernels import backend
 from hmlet.kernels.operator import draw_key
 
 
@@ -22,7 +21,7 @@ def norm_dropout_relu(x_NH: Tensor, norm: nn.BatchNorm1d, rate: float, generator
 
     Without a generator nothing is dropped.
     """
-    if norm.training and generator is not None and _triton(x_NH):
+    if norm.training and generator is not None and backend.triton_runs(x_NH):
         norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         y_NH: Tensor = _NormDropoutReLU.apply(  # type: ignore[no-untyped-call]
             x_NH.contiguous(), norm.weight, norm.bias, norm, rate, draw_key(generator, x_NH.device)
@@ -50,7 +49,9 @@ class _NormDropoutReLU(torch.autograd.Function):
         ctx: Any, x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, norm: nn.BatchNorm1d, rate: float, key: Tensor
     ) -> Tensor:
         running = (norm.running_mean, norm.running_var)
-        y_NH, saved = _cuda().norm_dropout_relu(x_NH, weight_H, bias_H, running, norm.momentum, norm.eps, rate, key)
+        y_NH, saved = backend.kernels("cuda_gate").norm_dropout_relu(
+            x_NH, weight_H, bias_H, running, norm.momentum, norm.eps, rate, key
+        )
         ctx.save_for_backward(x_NH, weight_H, bias_H)
         ctx.normalisation = saved
         result: Tensor = y_NH
@@ -59,7 +60,9 @@ class _NormDropoutReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_NH: Tensor) -> tuple[Tensor | None, ...]:
         x_NH, weight_H, bias_H = ctx.saved_tensors
-        gradients = _cuda().norm_dropout_relu_backward(x_NH, weight_H, bias_H, ctx.normalisation, grad_NH)
+        gradients = backend.kernels("cuda_gate").norm_dropout_relu_backward(
+            x_NH, weight_H, bias_H, ctx.normalisation, grad_NH
+        )
         return *gradients, None, None, None
 
 
@@ -68,8 +71,10 @@ class _DropoutReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:
-        if _triton(x_MH):
-            y_MH: Tensor = _cuda().dropout_relu(x_MH.contiguous(), rate, draw_key(generator, x_MH.device), first)
+        if backend.triton_runs(x_MH):
+            y_MH: Tensor = backend.kernels("cuda_gate").dropout_relu(
+                x_MH.contiguous(), rate, draw_key(generator, x_MH.device), first
+            )
         else:
             y_MH = torch.relu(x_MH).mul_(_kept(x_MH, rate, generator, first, n_rows)).mul_(1.0 / (1.0 - rate))
         ctx.save_for_backward(y_MH)
@@ -98,7 +103,7 @@ class Activation:
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """φ(x), and x for whatever else uses it, as Operator.fork does."""
-        if not _triton(x):
+        if not backend.triton_runs(x):
             return self(x), x
         forked: tuple[Tensor, Tensor] = _ForkActivation.apply(x.contiguous(), self)  # type: ignore[no-untyped-call]
         return forked
@@ -120,12 +125,58 @@ class _ForkActivation(torch.autograd.Function):
         if grad_y is None:
             return grad_x, None
         (y,) = ctx.saved_tensors
-        return _cuda().activation_backward(y, grad_y, grad_x, ctx.activation.name, ctx.activation.leak), None
+        return backend.kernels("cuda_gate").activation_backward(
+            y, grad_y, grad_x, ctx.activation.name, ctx.activation.leak
+        ), None
+
+
+def gumbel_softmax(
+    logits_N2: Tensor, temperature: float | Tensor, hard: bool, generator: torch.Generator | None
+) -> Tensor:
+    """softmax((logits + Gumbel noise) / τ); `hard` is one-hot forward with the soft gradient (straight-through).
+
+    Without a generator there is no noise: `hard` is then the argmax, ties going to the first column.
+    """
+    if generator is None:
+        return _choice(logits_N2, temperature, hard)
+    if backend.triton_runs(logits_N2):
+        key, temperature = draw_key(generator, logits_N2.device), torch.as_tensor(temperature, device=logits_N2.device)
+        choice_N2: Tensor = _NoisyChoice.apply(logits_N2.contiguous(), temperature, hard, key)  # type: ignore[no-untyped-call]
+        return choice_N2
+    uniform_N2 = torch.empty_like(logits_N2).uniform_(generator=generator)
+    # log of exactly 0 would be an infinite noise; the smallest normal number is rarer than float32 can draw.
+    noise_N2 = -torch.log(-torch.log(uniform_N2.clamp_min(torch.finfo(torch.float32).tiny)))
+    return _choice(logits_N2 + noise_N2, temperature, hard)
+
+
+def _choice(logits_N2: Tensor, temperature: float | Tensor, hard: bool) -> Tensor:
+    soft_N2 = torch.softmax(logits_N2 / temperature, dim=1)
+    if not hard:
+        return soft_N2
+    second_N = logits_N2[:, 1] > logits_N2[:, 0]
+    one_hot_N2 = torch.stack([~second_N, second_N], dim=1).to(soft_N2.dtype)
+    return one_hot_N2 + (soft_N2 - soft_N2.detach())  # the bracket is exactly 0, so the choice stays exactly one-hot
+
+
+class _NoisyChoice(torch.autograd.Function):
+    """The choice on CUDA in one kernel each way, where PyTorch's operations would be some twenty small ones."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> Tensor:
+        soft_N2, choice_N2 = backend.kernels("cuda_gate").noisy_choice(logits_N2, temperature, hard, key)
+        ctx.save_for_backward(soft_N2, temperature)
+        chosen_N2: Tensor = choice_N2
+        return chosen_N2
+
+    @staticmethod
+    def backward(ctx: Any, grad_N2: Tensor) -> tuple[Tensor | None, ...]:
+        soft_N2, temperature = ctx.saved_tensors
+        return backend.kernels("cuda_gate").noisy_choice_backward(soft_N2, temperature, grad_N2), None, None, None
 
 
 def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
     """g · [eᴸ, eᴺ] for each node: N × D in the embeddings' type."""
-    if _triton(linear_ND):
+    if backend.triton_runs(linear_ND):
         mixed_ND: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]
             choice_N2.contiguous(), linear_ND.contiguous(), nonlinear_ND.contiguous()
         )
@@ -140,12 +191,14 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
         ctx.save_for_backward(choice_N2, linear_ND, nonlinear_ND)
-        mixed_ND: Tensor = _cuda().mix(choice_N2, linear_ND, nonlinear_ND)
+        mixed_ND: Tensor = backend.kernels("cuda_gate").mix(choice_N2, linear_ND, nonlinear_ND)
         return mixed_ND
 
     @staticmethod
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gradients: tuple[Tensor, Tensor, Tensor] = _cuda().mix_backward(*ctx.saved_tensors, grad_ND)
+        gradients: tuple[Tensor, Tensor, Tensor] = backend.kernels("cuda_gate").mix_backward(
+            *ctx.saved_tensors, grad_ND
+        )
         return gradients
 
 
@@ -176,19 +229,6 @@ class _Dense(torch.autograd.Function):
         if not ctx.needs_input_grad[2]:
             return *gradients, None
         return *gradients, torch.cat([linear_ND.t() @ grad_NH, nonlinear_ND.t() @ grad_NH])
-
-
-def _triton(x: Tensor) -> bool:
-    """Whether Triton can work on a tensor, or would on the one that it stands for."""
-    return (x.is_cuda and find_spec("triton") is not None) or dry.on_cuda()
-
-
-def _cuda() -> Any:
-    if dry.on_cuda():
-        return dry
-    from hmlet.kernels import cuda_gate
-
-    return cuda_gate
 
 
 def _kept(x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:

@@ -19,6 +19,8 @@ from torch import Tensor
 from hmlet.kernels.dry import SEGMENT
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
+THINNED = 64  # entries whose fate a program decides at once
+
 
 @triton.jit
 def mixed(value, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -84,7 +86,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
+    """Rows cut into pieces of at most SEGMENT entries: users', then items', longest first. A cut row's are joined."""
 
     start: Tensor
     end: Tensor
@@ -97,7 +99,8 @@ class Segments:
     def of(cls, indptr: Tensor) -> Segments:
         """The pieces of a CSR, made on its device."""
         pieces, _ = cls.cut(indptr)
-        return pieces.ordered((pieces.end - pieces.start).argsort(descending=True, stable=True))
+        # One side's rows read only the other side's, so half of the table is in use at a time and stays in the cache.
+        return pieces.ordered(pieces.order(pieces.start >= indptr[-1] // 2))
 
     @classmethod
     def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
@@ -116,6 +119,10 @@ class Segments:
         hubs = (pieces > 1).nonzero().flatten()
         first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
         return cls(start, end, target, hubs, first, int(cut.sum())), row
+
+    def order(self, group: Tensor) -> Tensor:
+        """Group after group, the longest first in each."""
+        return (group * (2 * SEGMENT) - (self.end - self.start)).argsort(stable=True)
 
     def ordered(self, order: Tensor) -> Segments:
         return replace(self, start=self.start[order], end=self.end[order], target=self.target[order])
@@ -159,11 +166,10 @@ def sums(
     partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
     block = min(triton.next_power_of_2(columns), 512)
     tiles = triton.cdiv(columns, block)
-    in_flight, warps = (8, 2) if block == 512 else (4, 1)
     for piece in pieces:
         _segments_kernel[(len(piece.start), tiles)](
             x_ND, addend_ND, y_ND, partial, *piece, n_nodes, columns,
-            in_flight=in_flight, block_columns=block, has_addend=addend_ND is not None, num_warps=warps,
+            in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
         )  # fmt: skip
     if len(segments.hubs):
         _join_kernel[(len(segments.hubs), tiles)](
@@ -181,20 +187,26 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     segment = tl.program_id(0)
     start = tl.load(start_ptr + segment)
-    entry = start + tl.arange(0, block)
-    live = entry < tl.load(end_ptr + segment)
+    end = tl.load(end_ptr + segment)
     if drops:
-        edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
-        live = live & (mixed(edge ^ salt(key_ptr, golden, first, second), first, second) >= keep_from)
-    neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
-    if has_scale:
-        weight = tl.load(scale_ptr + segment) * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
-    else:
-        weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
-    place = start + tl.cumsum(live.to(tl.int32), axis=0) - 1
-    tl.store(out_neighbour_ptr + place, neighbour, mask=live)
-    tl.store(out_weight_ptr + place, weight * boost, mask=live)
-    tl.store(out_end_ptr + segment, start + tl.sum(live.to(tl.int32), axis=0))
+        seed = salt(key_ptr, golden, first, second)
+    place = start
+    for at in range(start, end, block):  # most rows are short: a block as long as the longest would idle
+        entry = at + tl.arange(0, block)
+        live = entry < end
+        if drops:
+            edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
+            live = live & (mixed(edge ^ seed, first, second) >= keep_from)
+        neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
+        if has_scale:
+            weight = tl.load(scale_ptr + segment) * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
+        else:
+            weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
+        to = place + tl.cumsum(live.to(tl.int32), axis=0) - 1
+        tl.store(out_neighbour_ptr + to, neighbour, mask=live)
+        tl.store(out_weight_ptr + to, weight * boost, mask=live)
+        place += tl.sum(live.to(tl.int32), axis=0)
+    tl.store(out_end_ptr + segment, place)
 
 
 def fill(
@@ -208,7 +220,7 @@ def fill(
         whole.start, whole.end, whole.neighbours, whole.weights, scale, edges, key,
         thinned.end, thinned.neighbours, thinned.weights, threshold(rate), 1.0 / (1.0 - rate),
         drops=edges is not None, has_scale=scale is not None,
-        block=SEGMENT, golden=GOLDEN, first=FIRST, second=SECOND,
+        block=THINNED, golden=GOLDEN, first=FIRST, second=SECOND, num_warps=1,
     )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from hmlet.kernels.cuda import mixed, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
 ROWS, COLUMNS = 32, 128  # a tile
-PART = 512  # rows whose sums one program adds up; the parts are then added in a fixed order: deterministic
-SUM_PARTS, SUM_COLUMNS = 64, 32  # a tile of those sums
+PART = 64  # rows whose sums one program adds up; the parts are then added in a fixed order: deterministic
+SUM_PARTS, SUM_COLUMNS = 128, 32  # a tile of those sums
 
 
 @triton.jit
@@ -33,23 +33,20 @@ def _tile(first_row, n_rows, columns, rows: tl.constexpr, block: tl.constexpr): 
 
 
 @triton.jit
-def _moments_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, part_ptr, n_rows, columns, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr
-):  # fmt: skip
-    column = tl.program_id(1) * block + tl.arange(0, block)
-    real = column < columns
+def _moments_kernel(x_ptr, part_ptr, n_rows, columns, rows: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
     # Any row of the data will do as an origin: sums of squares about it lose nothing, however far away the mean is.
-    origin = tl.load(x_ptr + column, mask=real, other=0.0).to(tl.float32)
-    first = tl.zeros([block], dtype=tl.float32)
-    second = tl.zeros([block], dtype=tl.float32)
-    for start in range(0, part, rows):
-        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
-        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        away = tl.where(inside, x - origin[None, :], 0.0)
-        first += tl.sum(away, axis=0)
-        second += tl.sum(away * away, axis=0)
-    tl.store(part_ptr + tl.program_id(0) * 2 * columns + column, first, mask=real)
-    tl.store(part_ptr + (tl.program_id(0) * 2 + 1) * columns + column, second, mask=real)
+    origin = tl.load(x_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
+    away = tl.where(inside, tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - origin[None, :], 0.0)
+    _store_sums(part_ptr, away, away * away, column, columns)
+
+
+@triton.jit
+def _store_sums(part_ptr, first, second, column, columns):  # type: ignore[no-untyped-def]
+    """A part's two sums of each column."""
+    at = tl.program_id(0) * 2 * columns + column
+    tl.store(part_ptr + at, tl.sum(first, axis=0), mask=column < columns)
+    tl.store(part_ptr + at + columns, tl.sum(second, axis=0), mask=column < columns)
 
 
 @triton.jit
@@ -122,23 +119,15 @@ def _apply_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
     x_ptr, grad_ptr, part_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, keep_from,
-    scale, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+    scale, rows: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(1) * block + tl.arange(0, block)
-    real = column < columns
-    plain = tl.zeros([block], dtype=tl.float32)
-    along = tl.zeros([block], dtype=tl.float32)
-    for start in range(0, part, rows):
-        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
-        normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-        alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
-        alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
-        grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
-        plain += tl.sum(grad, axis=0)
-        along += tl.sum(grad * normal, axis=0)
-    tl.store(part_ptr + tl.program_id(0) * 2 * columns + column, plain, mask=real)
-    tl.store(part_ptr + (tl.program_id(0) * 2 + 1) * columns + column, along, mask=real)
+    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+    normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
+    alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
+    alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
+    grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
+    _store_sums(part_ptr, grad, grad * normal, column, columns)
 
 
 @triton.jit
@@ -201,7 +190,7 @@ def norm_dropout_relu(
     mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
     n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=ROWS, block=block)
+    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, rows=PART, block=block, num_warps=8)
     _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
         parts=SUM_PARTS, block=SUM_COLUMNS,
@@ -242,16 +231,82 @@ def norm_dropout_relu_backward(
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
     state = (saved.mean_H, saved.deviation_H, weight_H, bias_H, saved.key)
     drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
-    shape = {"rows": ROWS, "block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
-    _gradient_sums_kernel[(n_parts, tiles)](x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, **shape)
+    shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
+    _gradient_sums_kernel[(n_parts, tiles)](
+        x_NH, grad_NH, part, *state, n_rows, columns, *drop, rows=PART, num_warps=8, **shape
+    )
     _gradient_totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
     )
     out_NH = torch.empty_like(x_NH)
     _gradient_kernel[(triton.cdiv(n_rows, ROWS), tiles)](
-        x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, **shape
+        x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, rows=ROWS, **shape
     )
     return out_NH, d_weight_H, d_bias_H
+
+
+# -- the choice -----------------------------------------------------------------------------------------------------
+
+CHOICES = 1024  # nodes that a program chooses for
+
+
+@triton.jit
+def _noisy_choice_kernel(  # type: ignore[no-untyped-def]
+    logits_ptr, choice_ptr, soft_ptr, key_ptr, temperature_ptr, n_nodes, hard: tl.constexpr, block: tl.constexpr,
+    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+):  # fmt: skip
+    node = tl.program_id(0) * block + tl.arange(0, block)
+    inside = node < n_nodes
+    bits = mixed(node.to(tl.uint32) ^ salt(key_ptr, golden, first, second), first, second)
+    uniform = ((bits >> 9).to(tl.float32) + 0.5) * (2.0**-23)  # float32 has these exactly, and neither 0 nor 1
+    # The difference of two Gumbel variables is a logistic one, and a choice of two needs no more.
+    noise = tl.log(uniform) - tl.log(1.0 - uniform)
+    linear = tl.load(logits_ptr + 2 * node, mask=inside, other=0.0)
+    lead = tl.load(logits_ptr + 2 * node + 1, mask=inside, other=0.0) - linear + noise
+    scaled = lead / tl.load(temperature_ptr)
+    soft_linear, soft_nonlinear = 1.0 / (1.0 + tl.exp(scaled)), 1.0 / (1.0 + tl.exp(-scaled))
+    tl.store(soft_ptr + 2 * node, soft_linear, mask=inside)
+    tl.store(soft_ptr + 2 * node + 1, soft_nonlinear, mask=inside)
+    if hard:
+        tl.store(choice_ptr + 2 * node, tl.where(lead > 0, 0.0, 1.0), mask=inside)
+        tl.store(choice_ptr + 2 * node + 1, tl.where(lead > 0, 1.0, 0.0), mask=inside)
+
+
+@triton.jit
+def _noisy_choice_backward_kernel(  # type: ignore[no-untyped-def]
+    soft_ptr, grad_ptr, out_ptr, temperature_ptr, n_nodes, block: tl.constexpr
+):  # fmt: skip
+    node = tl.program_id(0) * block + tl.arange(0, block)
+    inside = node < n_nodes
+    gain = tl.load(grad_ptr + 2 * node + 1, mask=inside, other=0.0) - tl.load(
+        grad_ptr + 2 * node, mask=inside, other=0.0
+    )
+    both = tl.load(soft_ptr + 2 * node, mask=inside, other=0.0) * tl.load(
+        soft_ptr + 2 * node + 1, mask=inside, other=0.0
+    )
+    slope = gain * both / tl.load(temperature_ptr)
+    tl.store(out_ptr + 2 * node, -slope, mask=inside)
+    tl.store(out_ptr + 2 * node + 1, slope, mask=inside)
+
+
+def noisy_choice(logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax((logits + Gumbel noise) / τ), the noise by the hash of a node's number; and the choice made of it."""
+    soft_N2 = torch.empty_like(logits_N2)
+    choice_N2 = torch.empty_like(logits_N2) if hard else soft_N2
+    _noisy_choice_kernel[(triton.cdiv(len(logits_N2), CHOICES),)](
+        logits_N2, choice_N2, soft_N2, key, temperature, len(logits_N2), hard=hard, block=CHOICES,
+        golden=GOLDEN, first=FIRST, second=SECOND,
+    )  # fmt: skip
+    return soft_N2, choice_N2
+
+
+def noisy_choice_backward(soft_N2: Tensor, temperature: Tensor, grad_N2: Tensor) -> Tensor:
+    """The gradient of the logits."""
+    out_N2 = torch.empty_like(soft_N2)
+    _noisy_choice_backward_kernel[(triton.cdiv(len(soft_N2), CHOICES),)](
+        soft_N2, grad_N2.contiguous(), out_N2, temperature, len(soft_N2), block=CHOICES
+    )
+    return out_N2
 
 
 # -- φ and the mixture ----------------------------------------------------------------------------------------------

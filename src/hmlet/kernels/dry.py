@@ -5,7 +5,7 @@ A step that runs on these says how many bytes it takes, for any size of graph, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -108,6 +108,15 @@ def activation_backward(y: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(y)
 
 
+def noisy_choice(logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> tuple[Tensor, Tensor]:
+    soft_N2 = torch.empty_like(logits_N2)
+    return soft_N2, torch.empty_like(logits_N2) if hard else soft_N2
+
+
+def noisy_choice_backward(soft_N2: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(soft_N2)
+
+
 def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
     return torch.empty_like(linear_ND)
 
@@ -116,3 +125,12 @@ def mix_backward(
     choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor, grad_ND: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(choice_N2), torch.empty_like(linear_ND), torch.empty_like(nonlinear_ND)
+
+
+def margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor]:
+    batch = len(rows_3B) // 3
+    return layers_ND[0].new_empty(batch), layers_ND[0].new_empty(batch)
+
+
+def margins_backward(layers_ND: Sequence[Tensor], *others: Any) -> tuple[Tensor, Tensor | None]:
+    return torch.empty_like(layers_ND[0]), torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None

@@ -9,12 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hmlet.distributed import ALONE, Ranks
+from hmlet.kernels import can_fuse, mean_margins
+from hmlet.models.losses import margins, row_norms
 
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
@@ -50,6 +52,7 @@ class Model(nn.Module, ABC):
     """A recommender whose every score is the dot product of a user's and an item's factor."""
 
     self_loops = False  # whether Â is normalised with self-loops
+    joined_by: Literal["mean", "concatenation", "last"] = "mean"  # how the layers become a factor
 
     def __init__(self, n_users: int, n_items: int, embedding_size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -63,14 +66,23 @@ class Model(nn.Module, ABC):
         """Every layer's embeddings."""
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-        """The factors of some nodes (all of them without `rows_R`): R × F. Here the mean of the layers."""
-        if rows_R is None:
-            mean_ND = layers.embeddings_ND[0].clone()
-            for embedding_ND in layers.embeddings_ND[1:]:  # one table more, where stacking would take K + 1 of them
-                mean_ND = mean_ND.add_(embedding_ND)
-            return mean_ND.div_(len(layers.embeddings_ND))
-        mean_RD: Tensor = _MeanOfRows.apply(rows_R, *layers.embeddings_ND)  # type: ignore[no-untyped-call]
-        return mean_RD
+        """The factors of some nodes (all of them without `rows_R`): R × F."""
+        if self.joined_by != "mean":
+            return torch.cat(_rows(layers.embeddings_ND[-1 if self.joined_by == "last" else 0 :], rows_R), dim=1)
+        if rows_R is not None:
+            mean_RD: Tensor = _MeanOfRows.apply(rows_R, *layers.embeddings_ND)  # type: ignore[no-untyped-call]
+            return mean_RD
+        mean_ND = layers.embeddings_ND[0].clone()
+        for embedding_ND in layers.embeddings_ND[1:]:  # one table more, where stacking would take K + 1 of them
+            mean_ND = mean_ND.add_(embedding_ND)
+        return mean_ND.div_(len(layers.embeddings_ND))
+
+    def margins(self, layers: Layers, rows_3B: Tensor) -> tuple[Tensor, Tensor]:
+        """r_ui - r_uj of a batch's triplets (B), and ‖rows of e⁰‖² / B; the rows are users, positives and negatives."""
+        if self.joined_by == "mean" and can_fuse(layers.embeddings_ND):
+            return mean_margins(layers.embeddings_ND, rows_3B)
+        factors_3BF, rows_3BD = self.readout(layers, rows_3B), self.embedding.index_select(0, rows_3B)
+        return margins(*factors_3BF.chunk(3)), row_norms(rows_3BD.chunk(3))
 
     def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
@@ -108,11 +120,6 @@ class _MeanOfRows(torch.autograd.Function):
             for shape, dtype in dict.fromkeys(ctx.shapes)
         }
         return None, *(scattered[dtype] for _, dtype in ctx.shapes)
-
-
-def concatenated(layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-    """The readout of models that score by all layers side by side: R × sum of the layers' sizes."""
-    return torch.cat(_rows(layers.embeddings_ND, rows_R), dim=1)
 
 
 def _rows(embeddings_ND: Sequence[Tensor], rows_R: Tensor | None) -> list[Tensor]:

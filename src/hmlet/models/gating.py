@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.distributed import Ranks
-from hmlet.kernels import dense, dropout_relu, mix, norm_dropout_relu
+from hmlet.kernels import dense, dropout_relu, gumbel_softmax, mix, norm_dropout_relu
 from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
@@ -98,22 +98,3 @@ class RandomGate(nn.Module):
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         return mix(self.choice_N2, linear_ND, nonlinear_ND), self.choice_N2[:, NONLINEAR]
-
-
-def gumbel_softmax(
-    logits_N2: Tensor, temperature: float | Tensor, hard: bool, generator: torch.Generator | None
-) -> Tensor:
-    """softmax((logits + Gumbel noise) / τ); `hard` is one-hot forward with the soft gradient (straight-through).
-
-    Without a generator there is no noise: `hard` is then the argmax, ties going to the linear branch.
-    """
-    if generator is not None:
-        uniform_N2 = torch.empty_like(logits_N2).uniform_(generator=generator)
-        # log of exactly 0 would be an infinite noise; the smallest normal number is rarer than float32 can draw.
-        logits_N2 = logits_N2 - torch.log(-torch.log(uniform_N2.clamp_min(torch.finfo(torch.float32).tiny)))
-    soft_N2 = torch.softmax(logits_N2 / temperature, dim=1)
-    if not hard:
-        return soft_N2
-    nonlinear_N = logits_N2[:, NONLINEAR] > logits_N2[:, LINEAR]
-    one_hot_N2 = torch.stack([~nonlinear_N, nonlinear_N], dim=1).to(soft_N2.dtype)
-    return one_hot_N2 + (soft_N2 - soft_N2.detach())  # the bracket is exactly 0, so the choice stays exactly one-hot

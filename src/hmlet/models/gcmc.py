@@ -6,7 +6,6 @@ H = ReLU(Â E W),  factor = H V
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from hmlet.config import GCMCConfig
 from hmlet.models.base import Layers, Model, Pass, Product, dropout, glorot
@@ -14,6 +13,8 @@ from hmlet.models.base import Layers, Model, Pass, Product, dropout, glorot
 
 class GCMC(Model):
     """One graph convolution, symmetrically normalised as its paper allows, then one dense layer for both sides."""
+
+    joined_by = "last"
 
     def __init__(self, config: GCMCConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__(n_users, n_items, config.embedding_size, generator)
@@ -27,7 +28,3 @@ class GCMC(Model):
         messages_MD = dropout(how.ranks.rows(product(self.embedding)), self.config.hidden_dropout, how, n_nodes)
         hidden_MD = torch.relu(messages_MD @ self.convolution)
         return Layers([self.embedding, how.ranks.columns(hidden_MD @ self.dense, n_nodes)], {})
-
-    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-        """The dense layer's output alone."""
-        return layers.embeddings_ND[-1] if rows_R is None else layers.embeddings_ND[-1][rows_R]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hmlet.config import HmletConfig
 from hmlet.kernels import Activation, fork
-from hmlet.models.base import Layers, Model, Pass, Product, concatenated
+from hmlet.models.base import Layers, Model, Pass, Product
 from hmlet.models.gating import Gate, RandomGate
 
 
@@ -26,6 +26,7 @@ class HMLET(Model):
     def __init__(self, config: HmletConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__(n_users, n_items, config.embedding_size, generator)
         self.config = config
+        self.joined_by = "mean" if config.readout == "mean" else "concatenation"
         self.activation = Activation(config.activation, config.leaky_slope)
         gated = [layer for layer, kind in enumerate(config.types, 1) if kind == "gated"]
         self.gates = nn.ModuleDict({str(layer): self._gate(generator) for layer in gated})
@@ -59,6 +60,5 @@ class HMLET(Model):
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
         """The layers' mean, or all layers side by side with β = 1 / (K + 1) shared by both factors."""
-        if self.config.readout == "mean":
-            return super().readout(layers, rows_R)
-        return concatenated(layers, rows_R) / math.sqrt(len(layers.embeddings_ND))
+        factors_RF = super().readout(layers, rows_R)
+        return factors_RF if self.joined_by == "mean" else factors_RF / math.sqrt(len(layers.embeddings_ND))

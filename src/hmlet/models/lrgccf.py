@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.config import LRGCCFConfig
-from hmlet.models.base import Layers, Model, Pass, Product, concatenated, glorot
+from hmlet.models.base import Layers, Model, Pass, Product, glorot
 
 
 class LRGCCF(Model):
     """No activation; the concatenation makes each layer predict what the ones before it left over."""
 
     self_loops = True
+    joined_by = "concatenation"
 
     def __init__(self, config: LRGCCFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__(n_users, n_items, config.embedding_size, generator)
@@ -34,6 +35,3 @@ class LRGCCF(Model):
                 propagated_ND = how.ranks.columns(transformed_MD, len(propagated_ND))
             layers.append(propagated_ND)
         return Layers(layers, {})
-
-    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-        return concatenated(layers, rows_R)

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hmlet.config import NGCFConfig
-from hmlet.models.base import Layers, Model, Pass, Product, concatenated, dropout, glorot
+from hmlet.models.base import Layers, Model, Pass, Product, dropout, glorot
 
 
 class NGCF(Model):
     """Each layer's output is dropped out and, for the factor, scaled to length one, as in its program."""
+
+    joined_by = "concatenation"
 
     def __init__(self, config: NGCFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__(n_users, n_items, config.embedding_size, generator)
@@ -35,6 +37,3 @@ class NGCF(Model):
             hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)
             layers.append(columns(F.normalize(hidden_MD, dim=1), n_nodes))
         return Layers(layers, {})
-
-    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-        return concatenated(layers, rows_R)

@@ -21,6 +21,8 @@ from hmlet.models.base import Layers, Model, Pass, Product, glorot
 class PinSage(Model):
     """Neighbourhoods are drawn once, when the model is made, and travel with its state."""
 
+    joined_by = "last"
+
     neighbours_NT: Tensor
     importance_NT: Tensor
 
@@ -51,10 +53,6 @@ class PinSage(Model):
             hidden_MD = F.normalize(joined_MD, dim=1)
         factor_MD = torch.relu(torch.addmm(self.final_bias, hidden_MD, self.final[0])) @ self.final[1]
         return Layers([self.embedding, columns(factor_MD, n_nodes)], {})
-
-    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-        """The final dense layers' output alone."""
-        return layers.embeddings_ND[-1] if rows_R is None else layers.embeddings_ND[-1][rows_R]
 
 
 def neighbourhoods(

@@ -1,0 +1,122 @@
+"""A batch's margins and their gradients on CUDA, in Triton: rows are read where they lie, and never copied out.
+
+Legend: N nodes, D columns, B triplets; `layers` are pointers to N × D tables, e⁰ first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _e0_and_mean(layers, row, columns, column):  # type: ignore[no-untyped-def]
+    """Some columns of a row: of e⁰, and of the layers' mean."""
+    at, inside = row * columns + column, column < columns
+    own = tl.load(layers[0] + at, mask=inside, other=0.0).to(tl.float32)
+    total = own
+    for layer in tl.static_range(1, len(layers)):
+        total += tl.load(layers[layer] + at, mask=inside, other=0.0).to(tl.float32)
+    return own, total / len(layers)
+
+
+@triton.jit
+def _margins_kernel(  # type: ignore[no-untyped-def]
+    layers, rows_ptr, margin_ptr, norm_ptr, batch, columns, block: tl.constexpr
+):  # fmt: skip
+    triplet = tl.program_id(0)
+    user = tl.load(rows_ptr + triplet)
+    positive = tl.load(rows_ptr + batch + triplet)
+    negative = tl.load(rows_ptr + 2 * batch + triplet)
+    margin = tl.zeros([block], dtype=tl.float32)
+    norm = tl.zeros([block], dtype=tl.float32)
+    for start in range(0, columns, block):
+        column = start + tl.arange(0, block)
+        own_u, mean_u = _e0_and_mean(layers, user, columns, column)
+        own_i, mean_i = _e0_and_mean(layers, positive, columns, column)
+        own_j, mean_j = _e0_and_mean(layers, negative, columns, column)
+        margin += mean_u * (mean_i - mean_j)
+        norm += own_u * own_u + own_i * own_i + own_j * own_j
+    tl.store(margin_ptr + triplet, tl.sum(margin, axis=0))
+    tl.store(norm_ptr + triplet, tl.sum(norm, axis=0))
+
+
+@triton.jit
+def _scatter_kernel(  # type: ignore[no-untyped-def]
+    layers, rows_ptr, grad_ptr, total_ptr, count_ptr, batch, columns, block: tl.constexpr
+):  # fmt: skip
+    triplet = tl.program_id(0)
+    user = tl.load(rows_ptr + triplet)
+    positive = tl.load(rows_ptr + batch + triplet)
+    negative = tl.load(rows_ptr + 2 * batch + triplet)
+    grad = tl.load(grad_ptr + triplet) / len(layers)
+    for start in range(0, columns, block):
+        column = start + tl.arange(0, block)
+        inside = column < columns
+        _, mean_u = _e0_and_mean(layers, user, columns, column)
+        _, mean_i = _e0_and_mean(layers, positive, columns, column)
+        _, mean_j = _e0_and_mean(layers, negative, columns, column)
+        tl.atomic_add(total_ptr + user * columns + column, grad * (mean_i - mean_j), mask=inside, sem="relaxed")
+        tl.atomic_add(total_ptr + positive * columns + column, grad * mean_u, mask=inside, sem="relaxed")
+        tl.atomic_add(total_ptr + negative * columns + column, -grad * mean_u, mask=inside, sem="relaxed")
+    tl.atomic_add(count_ptr + user, 1.0, sem="relaxed")
+    tl.atomic_add(count_ptr + positive, 1.0, sem="relaxed")
+    tl.atomic_add(count_ptr + negative, 1.0, sem="relaxed")
+
+
+@triton.jit
+def _finish_kernel(  # type: ignore[no-untyped-def]
+    own_ptr, total_ptr, rest_ptr, count_ptr, grad_norms_ptr, batch, columns, has_rest: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    node = tl.program_id(0).to(tl.int64)
+    count = tl.load(count_ptr + node)
+    width = tl.where(count > 0, columns, 0)  # nothing is read of rows that no triplet has
+    pull = 2.0 * count * tl.load(grad_norms_ptr) / batch  # a row counts as often as it occurs
+    for start in range(0, columns, block):
+        column = start + tl.arange(0, block)
+        at = node * columns + column
+        touched = column < width
+        total = tl.load(total_ptr + at, mask=touched, other=0.0)
+        if has_rest:
+            tl.store(rest_ptr + at, total.to(rest_ptr.dtype.element_ty), mask=column < columns)
+        total += pull * tl.load(own_ptr + at, mask=touched, other=0.0)
+        tl.store(total_ptr + at, total, mask=touched)
+
+
+def _shape(columns: int) -> dict[str, int]:
+    """Columns that a program takes at once, and its warps."""
+    block = min(triton.next_power_of_2(columns), 512)
+    return {"block": block, "num_warps": max(1, block // 256)}
+
+
+def margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor]:
+    """r_ui - r_uj of each triplet under the layers' mean, and ‖e⁰‖² of its three rows: B each."""
+    batch, columns = len(rows_3B) // 3, layers_ND[0].shape[1]
+    margin_B, norm_B = (torch.empty(batch, device=rows_3B.device) for _ in range(2))
+    _margins_kernel[(batch,)](tuple(layers_ND), rows_3B, margin_B, norm_B, batch, columns, **_shape(columns))
+    return margin_B, norm_B
+
+
+def margins_backward(
+    layers_ND: Sequence[Tensor], rows_3B: Tensor, grad_margin_B: Tensor, grad_norms: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """The gradient of e⁰, and the one that all other layers share (None where there are none).
+
+    Sums of a row that occurs several times are made by atomic additions, in any order.
+    """
+    batch, own_ND = len(rows_3B) // 3, layers_ND[0]
+    n_nodes, columns = own_ND.shape
+    total_ND = torch.zeros(n_nodes, columns, device=own_ND.device)
+    count_N = torch.zeros(n_nodes, device=own_ND.device)
+    rest_ND = torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
+    _scatter_kernel[(batch,)](
+        tuple(layers_ND), rows_3B, grad_margin_B.contiguous(), total_ND, count_N, batch, columns, **_shape(columns)
+    )
+    _finish_kernel[(n_nodes,)](
+        own_ND, total_ND, rest_ND, count_N, grad_norms, batch, columns, has_rest=rest_ND is not None, **_shape(columns)
+    )
+    return total_ND, rest_ND
