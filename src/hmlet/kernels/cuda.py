@@ -84,7 +84,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Rows cut into pieces of at most SEGMENT entries: users', then items', longest first. A cut row's are joined."""
+    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
 
     start: Tensor
     end: Tensor
@@ -109,9 +109,7 @@ class Segments:
         target = torch.where(cut, n_nodes + cut.cumsum(0) - 1, row)
         hubs = (pieces > 1).nonzero().flatten()
         first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
-        # One side's rows read only the other side's, so half of the table is in use at a time and stays in the cache.
-        second = start >= indptr[-1] // 2
-        order = (second * (2 * SEGMENT) - (end - start)).argsort(stable=True)
+        order = (end - start).argsort(descending=True, stable=True)
         return cls(start[order], end[order], target[order], hubs, first, int(cut.sum()))
 
 
