@@ -86,7 +86,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Rows cut into pieces of at most SEGMENT entries: users', then items', longest first. A cut row's are joined."""
+    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
 
     start: Tensor
     end: Tensor
@@ -99,8 +99,7 @@ class Segments:
     def of(cls, indptr: Tensor) -> Segments:
         """The pieces of a CSR, made on its device."""
         pieces, _ = cls.cut(indptr)
-        # One side's rows read only the other side's, so half of the table is in use at a time and stays in the cache.
-        return pieces.ordered(pieces.order(pieces.start >= indptr[-1] // 2))
+        return pieces.ordered((pieces.end - pieces.start).argsort(descending=True, stable=True))
 
     @classmethod
     def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
@@ -119,10 +118,6 @@ class Segments:
         hubs = (pieces > 1).nonzero().flatten()
         first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
         return cls(start, end, target, hubs, first, int(cut.sum())), row
-
-    def order(self, group: Tensor) -> Tensor:
-        """Group after group, the longest first in each."""
-        return (group * (2 * SEGMENT) - (self.end - self.start)).argsort(stable=True)
 
     def ordered(self, order: Tensor) -> Segments:
         return replace(self, start=self.start[order], end=self.end[order], target=self.target[order])

@@ -16,8 +16,8 @@ from hmlet.kernels.cuda import mixed, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
 ROWS, COLUMNS = 32, 128  # a tile
-PART = 64  # rows whose sums one program adds up; the parts are then added in a fixed order: deterministic
-SUM_PARTS, SUM_COLUMNS = 128, 32  # a tile of those sums
+PART, SUMMED = 512, 16  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
+SUM_PARTS, SUM_COLUMNS = 64, 32  # a tile of those parts
 
 
 @triton.jit
@@ -33,12 +33,22 @@ def _tile(first_row, n_rows, columns, rows: tl.constexpr, block: tl.constexpr): 
 
 
 @triton.jit
-def _moments_kernel(x_ptr, part_ptr, n_rows, columns, rows: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+def _moments_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, part_ptr, n_rows, columns, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    column = tl.program_id(1) * block + tl.arange(0, block)
     # Any row of the data will do as an origin: sums of squares about it lose nothing, however far away the mean is.
     origin = tl.load(x_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
-    away = tl.where(inside, tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - origin[None, :], 0.0)
-    _store_sums(part_ptr, away, away * away, column, columns)
+    # Sums of a whole tile: adding its rows up makes the warps of a program wait for each other, so that comes last.
+    first = tl.zeros([rows, block], dtype=tl.float32)
+    second = tl.zeros([rows, block], dtype=tl.float32)
+    for start in range(0, part, rows):
+        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        away = tl.where(inside, x - origin[None, :], 0.0)
+        first += away
+        second += away * away
+    _store_sums(part_ptr, first, second, column, columns)
 
 
 @triton.jit
@@ -87,9 +97,9 @@ def _statistics_kernel(  # type: ignore[no-untyped-def]
 def _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns):  # type: ignore[no-untyped-def]
     real = column < columns
     mean = tl.load(mean_ptr + column, mask=real, other=0.0)
-    deviation = tl.load(deviation_ptr + column, mask=real, other=1.0)
+    inverse = 1.0 / tl.load(deviation_ptr + column, mask=real, other=1.0)  # a division a column, not one an entry
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    return (x - mean[None, :]) / deviation[None, :]
+    return (x - mean[None, :]) * inverse[None, :]
 
 
 @triton.jit
@@ -119,15 +129,21 @@ def _apply_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
     x_ptr, grad_ptr, part_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, keep_from,
-    scale, rows: tl.constexpr, block: tl.constexpr,
+    scale, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
-    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
-    normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-    alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
-    alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
-    grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
-    _store_sums(part_ptr, grad, grad * normal, column, columns)
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    plain = tl.zeros([rows, block], dtype=tl.float32)
+    along = tl.zeros([rows, block], dtype=tl.float32)
+    for start in range(0, part, rows):
+        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
+        alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
+        alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
+        grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
+        plain += grad
+        along += grad * normal
+    _store_sums(part_ptr, plain, along, column, columns)
 
 
 @triton.jit
@@ -190,7 +206,7 @@ def norm_dropout_relu(
     mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
     n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, rows=PART, block=block, num_warps=8)
+    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block)
     _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
         parts=SUM_PARTS, block=SUM_COLUMNS,
@@ -233,7 +249,7 @@ def norm_dropout_relu_backward(
     drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
     shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
     _gradient_sums_kernel[(n_parts, tiles)](
-        x_NH, grad_NH, part, *state, n_rows, columns, *drop, rows=PART, num_warps=8, **shape
+        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, **shape
     )
     _gradient_totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS

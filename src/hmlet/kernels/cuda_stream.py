@@ -37,7 +37,7 @@ class Blocks:
         pieces, row = cuda.Segments.cut(indptr)
         # A segment that begins among these entries ends at most a segment later, so a block never overflows.
         number = pieces.start // (stream.BLOCK - SEGMENT)
-        order = pieces.order(number)
+        order = (number * (2 * SEGMENT) - (pieces.end - pieces.start)).argsort(stable=True)
         blocks = torch.arange(int(number[-1]) + 2, device=indptr.device)
         bounds = torch.searchsorted(number, blocks)  # numbers ascend in the order of rows
         first = pieces.start[bounds[:-1]]
