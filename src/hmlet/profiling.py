@@ -35,8 +35,8 @@ PARTS = {
     "product": r"product|segments_kernel|join_kernel|embedding_bag|\b_fork(backward)?$",
     "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas",
     "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|statistics|apply|gradient)",
-    "mixture": r"mix|softmax|uniform|aten::log$",
-    "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty",
+    "mixture": r"mix|softmax|choice|uniform|aten::log$",
+    "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty|margins|finish",
     "sums of gradients": r"accumulate|aten::add|functor_add",
 }
 _PATTERNS = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in PARTS.items()}

@@ -246,11 +246,12 @@ def test_dropout_of_some_rows_is_that_of_the_whole_matrix() -> None:
 @TYPES
 @pytest.mark.parametrize("name", ["elu", "leaky-relu", "relu", "tanh"])
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "forked"])
-def test_activation_gradient_equals_float64(dtype: torch.dtype, name: str, also: bool) -> None:
-    x = normal(9, 31, seed=1, dtype=dtype).requires_grad_()
+def test_activation_and_its_gradient_equal_float64(dtype: torch.dtype, name: str, also: bool) -> None:
+    x = (normal(9, 31, seed=1) * 10.0 ** torch.arange(-5, 4, device=DEVICE)[:, None]).to(dtype).requires_grad_()
     grad_y, grad_x = normal(9, 31, seed=2, dtype=dtype), normal(9, 31, seed=3, dtype=dtype)
     phi = Activation(name, 0.2)
     y, same = phi.fork(x)
+    within(y.detach(), phi(x.detach().double().cpu()), x.detach().abs(), dtype)
     torch.autograd.backward([y, same] if also else [y], [grad_y, grad_x] if also else [grad_y])
     exact = x.detach().double().cpu().requires_grad_()
     phi(exact).backward(grad_y.double().cpu())

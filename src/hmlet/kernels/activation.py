@@ -22,7 +22,6 @@ def norm_dropout_relu(x_NH: Tensor, norm: nn.BatchNorm1d, rate: float, generator
     Without a generator nothing is dropped.
     """
     if norm.training and generator is not None and backend.triton_runs(x_NH):
-        norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         y_NH: Tensor = _NormDropoutReLU.apply(  # type: ignore[no-untyped-call]
             x_NH.contiguous(), norm.weight, norm.bias, norm, rate, draw_key(generator, x_NH.device)
         )
@@ -48,7 +47,7 @@ class _NormDropoutReLU(torch.autograd.Function):
     def forward(
         ctx: Any, x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, norm: nn.BatchNorm1d, rate: float, key: Tensor
     ) -> Tensor:
-        running = (norm.running_mean, norm.running_var)
+        running = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
         y_NH, saved = backend.kernels("cuda_gate").norm_dropout_relu(
             x_NH, weight_H, bias_H, running, norm.momentum, norm.eps, rate, key
         )
@@ -114,7 +113,7 @@ class _ForkActivation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
-        y = activation(x)
+        y: Tensor = backend.kernels("cuda_gate").activation(x, activation.name, activation.leak)
         ctx.save_for_backward(y)
         ctx.activation = activation
         ctx.set_materialize_grads(False)

@@ -16,8 +16,8 @@ from hmlet.kernels.cuda import mixed, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
 ROWS, COLUMNS = 32, 128  # a tile
-PART, SUMMED = 512, 16  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
-SUM_PARTS, SUM_COLUMNS = 64, 32  # a tile of those parts
+PART, SUMMED = 256, 64  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
+SUM_PARTS, SUM_COLUMNS = 256, 16  # a tile of those parts
 
 
 @triton.jit
@@ -76,8 +76,8 @@ def _sum_parts(part_ptr, n_parts, columns, parts: tl.constexpr, block: tl.conste
 
 @triton.jit
 def _statistics_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, part_ptr, mean_ptr, deviation_ptr, running_mean_ptr, running_variance_ptr, n_parts, n_rows, columns,
-    epsilon, momentum, parts: tl.constexpr, block: tl.constexpr,
+    x_ptr, part_ptr, mean_ptr, deviation_ptr, running_mean_ptr, running_variance_ptr, tracked_ptr, n_parts, n_rows,
+    columns, epsilon, momentum, parts: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     first, second, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
     real = column < columns
@@ -91,6 +91,8 @@ def _statistics_kernel(  # type: ignore[no-untyped-def]
     running = tl.load(running_variance_ptr + column, mask=real, other=0.0)
     unbiased = variance * n_rows / (n_rows - 1)
     tl.store(running_variance_ptr + column, running + momentum * (unbiased - running), mask=real)
+    if tl.program_id(0) == 0:
+        tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
 
 
 @triton.jit
@@ -195,18 +197,21 @@ def norm_dropout_relu(
     x_NH: Tensor,
     weight_H: Tensor,
     bias_H: Tensor,
-    running: tuple[Tensor, Tensor],
+    running: tuple[Tensor, Tensor, Tensor],
     momentum: float,
     epsilon: float,
     rate: float,
     key: Tensor,
 ) -> tuple[Tensor, Normalisation]:
-    """ReLU(BatchNorm(x)) with entries dropped by the hash of their place: two reads and one write of x, no mask."""
+    """ReLU(BatchNorm(x)) with entries dropped by the hash of their place: two reads and one write of x, no mask.
+
+    `running` is the running mean and variance and the number of batches behind them, all of which move on.
+    """
     n_rows, columns = x_NH.shape
     mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
     n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block)
+    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block, num_warps=8)
     _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
         parts=SUM_PARTS, block=SUM_COLUMNS,
@@ -249,7 +254,7 @@ def norm_dropout_relu_backward(
     drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
     shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
     _gradient_sums_kernel[(n_parts, tiles)](
-        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, **shape
+        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, num_warps=8, **shape
     )
     _gradient_totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
@@ -328,6 +333,32 @@ def noisy_choice_backward(soft_N2: Tensor, temperature: Tensor, grad_N2: Tensor)
 # -- φ and the mixture ----------------------------------------------------------------------------------------------
 
 SLOPES = {"elu": 0, "leaky-relu": 1, "relu": 1, "tanh": 2}  # how φ'(x) follows from φ(x); relu leaks nothing
+
+
+@triton.jit
+def _activation_kernel(x_ptr, y_ptr, count, leak, slope: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    x = tl.load(x_ptr + at, mask=at < count, other=0.0).to(tl.float32)
+    if slope == 0:
+        # Near 0 the difference eˣ - 1 would lose digits that its series has.
+        series = x * (1.0 + x / 2.0 * (1.0 + x / 3.0 * (1.0 + x / 4.0 * (1.0 + x / 5.0))))
+        y = tl.where(x > 0, x, tl.where(x > -0.1, series, tl.exp(tl.minimum(x, 0.0)) - 1.0))
+    elif slope == 1:
+        y = tl.where(x > 0, x, leak * x)
+    else:
+        square, far = x * x, tl.exp(-2.0 * tl.abs(x))
+        series = x * (1.0 - square / 3.0 * (1.0 - square * 0.4))
+        y = tl.where(square < 0.0025, series, tl.where(x > 0, 1.0, -1.0) * (1.0 - far) / (1.0 + far))
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=at < count)
+
+
+def activation(x: Tensor, name: str, leak: float) -> Tensor:
+    """φ(x)."""
+    y, count, block = torch.empty_like(x), x.numel(), 2048
+    _activation_kernel[(triton.cdiv(count, block),)](
+        x, y, count, leak if name == "leaky-relu" else 0.0, slope=SLOPES[name], block=block
+    )
+    return y
 
 
 @triton.jit

@@ -104,6 +104,10 @@ def dropout_relu(x_MH: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(x_MH)
 
 
+def activation(x: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
 def activation_backward(y: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(y)
 
