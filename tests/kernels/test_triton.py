@@ -23,6 +23,7 @@ from hmlet.kernels import (
     dense,
     dropout_relu,
     gumbel_softmax,
+    head,
     mean_margins,
     mix,
     norm_dropout_relu,
@@ -283,6 +284,24 @@ def test_mixture_and_its_gradients_equal_float64(dtype: torch.dtype, columns: in
         within(tensor.grad, oracle.grad, 10.0, tensor.dtype, columns)
 
 
+@TYPES
+@pytest.mark.parametrize("shape", [(2, 1), (7, 3), (21, 20)], ids=str)
+def test_last_layer_and_its_gradients_equal_float64(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    tensors = (normal(*shape, seed=1, dtype=dtype), normal(shape[1], 2, seed=2), normal(2, seed=3))
+    inputs = [tensor.requires_grad_() for tensor in tensors]
+    grad_N2 = normal(shape[0], 2, seed=4)
+    logits_N2 = head(inputs[0], inputs[1], inputs[2])
+    logits_N2.backward(grad_N2)
+    exact = [tensor.detach().double().cpu().requires_grad_() for tensor in inputs]
+    expected_N2 = exact[0] @ exact[1] + exact[2]
+    expected_N2.backward(grad_N2.double().cpu())
+    within(logits_N2.detach(), expected_N2.detach(), 10.0, torch.float32, shape[1])
+    for tensor, oracle in zip(inputs, exact, strict=True):
+        assert tensor.grad is not None
+        assert oracle.grad is not None
+        within(tensor.grad, oracle.grad, 10.0, tensor.dtype, shape[0])
+
+
 @pytest.mark.parametrize("hard", [False, True])
 def test_noisy_choice_and_its_gradient_equal_float64(hard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     key, temperature = 2**33 + 5, torch.tensor(0.7, device=DEVICE)
@@ -364,7 +383,7 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
     changes = [
         "layers=3",
         "embedding_size=4",
-        "gate_hidden=[5]",
+        "gate_hidden=[5, 3]",
         "gate_dropout=0.0",
         f'nonlinear_input="{nonlinear_input}"',
     ]

@@ -129,6 +129,29 @@ class _ForkActivation(torch.autograd.Function):
         ), None
 
 
+def head(x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+    """x W + b, the gate's logits, in the parameters' type."""
+    if backend.triton_runs(x_MH):
+        logits_M2: Tensor = _Head.apply(x_MH.contiguous(), weight_H2, bias_2)  # type: ignore[no-untyped-call]
+        return logits_M2
+    return (x_MH @ weight_H2.to(x_MH.dtype)).to(bias_2.dtype) + bias_2
+
+
+class _Head(torch.autograd.Function):
+    """The gate's last layer on CUDA, with the gradients of its input and its weight in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+        ctx.save_for_backward(x_MH, weight_H2)
+        logits_M2: Tensor = backend.kernels("cuda_gate").head(x_MH, weight_H2.contiguous(), bias_2)
+        return logits_M2
+
+    @staticmethod
+    def backward(ctx: Any, grad_M2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x_MH, weight_H2 = ctx.saved_tensors
+        return *backend.kernels("cuda_gate").head_backward(x_MH, weight_H2.contiguous(), grad_M2), grad_M2.sum(0)
+
+
 def gumbel_softmax(
     logits_N2: Tensor, temperature: float | Tensor, hard: bool, generator: torch.Generator | None
 ) -> Tensor:

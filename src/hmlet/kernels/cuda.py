@@ -191,7 +191,7 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
         live = entry < end
         if drops:
             edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
-            live = live & (mixed(edge ^ seed, first, second) >= keep_from)
+            live = live & (mixed(edge ^ seed, first, second) >= keep_from.to(tl.uint32))
         neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
         if has_scale:
             weight = tl.load(scale_ptr + segment) * tl.load(weight_ptr + neighbour, mask=live, other=0.0)

@@ -16,7 +16,7 @@ from hmlet.kernels.cuda import mixed, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
 ROWS, COLUMNS = 32, 128  # a tile
-PART, SUMMED = 256, 64  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
+PART, SUMMED = 256, 16  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
 SUM_PARTS, SUM_COLUMNS = 256, 16  # a tile of those parts
 
 
@@ -42,7 +42,7 @@ def _moments_kernel(  # type: ignore[no-untyped-def]
     # Sums of a whole tile: adding its rows up makes the warps of a program wait for each other, so that comes last.
     first = tl.zeros([rows, block], dtype=tl.float32)
     second = tl.zeros([rows, block], dtype=tl.float32)
-    for start in range(0, part, rows):
+    for start in tl.range(0, part, rows, num_stages=3):
         at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
         x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
         away = tl.where(inside, x - origin[None, :], 0.0)
@@ -113,7 +113,7 @@ def _scaled(normal, weight_ptr, bias_ptr, column, columns):  # type: ignore[no-u
 
 @triton.jit
 def _is_kept(at, key_ptr, keep_from, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
-    return mixed(at.to(tl.uint32) ^ salt(key_ptr, golden, first, second), first, second) >= keep_from
+    return mixed(at.to(tl.uint32) ^ salt(key_ptr, golden, first, second), first, second) >= keep_from.to(tl.uint32)
 
 
 @triton.jit
@@ -137,7 +137,7 @@ def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * block + tl.arange(0, block)
     plain = tl.zeros([rows, block], dtype=tl.float32)
     along = tl.zeros([rows, block], dtype=tl.float32)
-    for start in range(0, part, rows):
+    for start in tl.range(0, part, rows, num_stages=3):
         at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
         normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
         alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
@@ -149,13 +149,12 @@ def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _gradient_totals_kernel(  # type: ignore[no-untyped-def]
-    part_ptr, d_bias_ptr, d_weight_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr
+def _totals_kernel(  # type: ignore[no-untyped-def]
+    part_ptr, first_ptr, second_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
-    plain, along, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
-    real = column < columns
-    tl.store(d_bias_ptr + column, plain, mask=real)
-    tl.store(d_weight_ptr + column, along, mask=real)
+    first, second, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
+    tl.store(first_ptr + column, first, mask=column < columns)
+    tl.store(second_ptr + column, second, mask=column < columns)
 
 
 @triton.jit
@@ -211,7 +210,7 @@ def norm_dropout_relu(
     mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
     n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block, num_warps=8)
+    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block)
     _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
         parts=SUM_PARTS, block=SUM_COLUMNS,
@@ -254,9 +253,9 @@ def norm_dropout_relu_backward(
     drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
     shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
     _gradient_sums_kernel[(n_parts, tiles)](
-        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, num_warps=8, **shape
+        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, **shape
     )
-    _gradient_totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+    _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
     )
     out_NH = torch.empty_like(x_NH)
@@ -264,6 +263,76 @@ def norm_dropout_relu_backward(
         x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, rows=ROWS, **shape
     )
     return out_NH, d_weight_H, d_bias_H
+
+
+# -- the last layer -------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _head_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, weight_ptr, bias_ptr, logits_ptr, n_rows, columns, rows: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    linear = tl.zeros([rows], dtype=tl.float32) + tl.load(bias_ptr)
+    nonlinear = tl.zeros([rows], dtype=tl.float32) + tl.load(bias_ptr + 1)
+    for start in range(0, columns, block):
+        column = start + tl.arange(0, block)
+        real = column < columns
+        at, inside = row[:, None].to(tl.int64) * columns + column[None, :], (row < n_rows)[:, None] & real[None, :]
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        linear += tl.sum(x * tl.load(weight_ptr + 2 * column, mask=real, other=0.0)[None, :], axis=1)
+        nonlinear += tl.sum(x * tl.load(weight_ptr + 2 * column + 1, mask=real, other=0.0)[None, :], axis=1)
+    tl.store(logits_ptr + 2 * row, linear, mask=row < n_rows)
+    tl.store(logits_ptr + 2 * row + 1, nonlinear, mask=row < n_rows)
+
+
+@triton.jit
+def _head_backward_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, weight_ptr, grad_ptr, out_ptr, part_ptr, n_rows, columns,
+    part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    weight_l = tl.load(weight_ptr + 2 * column, mask=column < columns, other=0.0)
+    weight_n = tl.load(weight_ptr + 2 * column + 1, mask=column < columns, other=0.0)
+    along_l = tl.zeros([rows, block], dtype=tl.float32)
+    along_n = tl.zeros([rows, block], dtype=tl.float32)
+    for start in tl.range(0, part, rows, num_stages=3):
+        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        row = tl.program_id(0) * part + start + tl.arange(0, rows)
+        grad_l = tl.load(grad_ptr + 2 * row, mask=row < n_rows, other=0.0)[:, None]
+        grad_n = tl.load(grad_ptr + 2 * row + 1, mask=row < n_rows, other=0.0)[:, None]
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        out = grad_l * weight_l[None, :] + grad_n * weight_n[None, :]
+        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        along_l += grad_l * x
+        along_n += grad_n * x
+    _store_sums(part_ptr, along_l, along_n, column, columns)
+
+
+def head(x_NH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+    """x W + b in float32: two columns are too few for a matrix product's tiles."""
+    n_rows, columns = x_NH.shape
+    logits_N2 = torch.empty(n_rows, 2, device=x_NH.device)
+    block = min(triton.next_power_of_2(columns), COLUMNS)
+    _head_kernel[(triton.cdiv(n_rows, ROWS),)](
+        x_NH, weight_H2, bias_2, logits_N2, n_rows, columns, rows=ROWS, block=block
+    )
+    return logits_N2
+
+
+def head_backward(x_NH: Tensor, weight_H2: Tensor, grad_N2: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the weight, in one pass over x."""
+    n_rows, columns = x_NH.shape
+    n_parts, tiles, block = _tiles(n_rows, columns, PART)
+    part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
+    out_NH, d_weight_2H = torch.empty_like(x_NH), torch.empty(2, columns, device=x_NH.device)
+    _head_backward_kernel[(n_parts, tiles)](
+        x_NH, weight_H2, grad_N2.contiguous(), out_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block
+    )
+    _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+        part, d_weight_2H[0], d_weight_2H[1], n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
+    )
+    return out_NH, d_weight_2H.t()
 
 
 # -- the choice -----------------------------------------------------------------------------------------------------

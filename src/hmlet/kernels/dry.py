@@ -112,6 +112,14 @@ def activation_backward(y: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(y)
 
 
+def head(x_NH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+    return bias_2.new_empty(len(x_NH), 2)
+
+
+def head_backward(x_NH: Tensor, weight_H2: Tensor, grad_N2: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x_NH), torch.empty_like(weight_H2)
+
+
 def noisy_choice(logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> tuple[Tensor, Tensor]:
     soft_N2 = torch.empty_like(logits_N2)
     return soft_N2, torch.empty_like(logits_N2) if hard else soft_N2
