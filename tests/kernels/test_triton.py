@@ -41,9 +41,10 @@ TYPES = pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton runs everything. Rows of more than 16 entries are hubs, and sums of more than 8 rows are made of parts."""
     monkeypatch.setattr(cuda, "SEGMENT", 16)
+    monkeypatch.setattr(cuda, "SEVERAL", 4)
     monkeypatch.setattr(cuda, "THINNED", 8)
     monkeypatch.setattr(cuda_gate, "CHOICES", 4)
-    for name, size in (("PART", 8), ("SUMMED", 4), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
+    for name, size in (("PART", 8), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
         monkeypatch.setattr(cuda_gate, name, size)
     monkeypatch.setattr(backend, "triton_runs", lambda x: True)
 

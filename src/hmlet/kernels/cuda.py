@@ -19,7 +19,7 @@ from torch import Tensor
 from hmlet.kernels.dry import SEGMENT
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
-THINNED = 64  # entries whose fate a program decides at once
+SEVERAL, THINNED = 16, 32  # segments that a program thins, and entries of each at once: most rows are short
 
 
 @triton.jit
@@ -177,31 +177,34 @@ def sums(
 @triton.jit
 def _thin_kernel(  # type: ignore[no-untyped-def]
     start_ptr, end_ptr, neighbour_ptr, weight_ptr, scale_ptr, edge_ptr, key_ptr,
-    out_end_ptr, out_neighbour_ptr, out_weight_ptr, keep_from, boost, drops: tl.constexpr, has_scale: tl.constexpr,
-    block: tl.constexpr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+    out_end_ptr, out_neighbour_ptr, out_weight_ptr, n_segments, keep_from, boost, drops: tl.constexpr,
+    has_scale: tl.constexpr, several: tl.constexpr, block: tl.constexpr,
+    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
-    segment = tl.program_id(0)
-    start = tl.load(start_ptr + segment)
-    end = tl.load(end_ptr + segment)
+    segment = tl.program_id(0) * several + tl.arange(0, several)
+    real = segment < n_segments
+    start = tl.load(start_ptr + segment, mask=real, other=0)
+    end = tl.load(end_ptr + segment, mask=real, other=0)
     if drops:
         seed = salt(key_ptr, golden, first, second)
     place = start
-    for at in range(start, end, block):  # most rows are short: a block as long as the longest would idle
-        entry = at + tl.arange(0, block)
-        live = entry < end
+    for at in range(0, tl.max(end - start, axis=0), block):
+        entry = (start + at)[:, None] + tl.arange(0, block)[None, :]
+        live = entry < end[:, None]
         if drops:
             edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
             live = live & (mixed(edge ^ seed, first, second) >= keep_from.to(tl.uint32))
         neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
         if has_scale:
-            weight = tl.load(scale_ptr + segment) * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
+            own = tl.load(scale_ptr + segment, mask=real, other=0.0)[:, None]
+            weight = own * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
         else:
             weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
-        to = place + tl.cumsum(live.to(tl.int32), axis=0) - 1
+        to = place[:, None] + tl.cumsum(live.to(tl.int32), axis=1) - 1
         tl.store(out_neighbour_ptr + to, neighbour, mask=live)
         tl.store(out_weight_ptr + to, weight * boost, mask=live)
-        place += tl.sum(live.to(tl.int32), axis=0)
-    tl.store(out_end_ptr + segment, place)
+        place += tl.sum(live.to(tl.int32), axis=1)
+    tl.store(out_end_ptr + segment, place, mask=real)
 
 
 def fill(
@@ -211,11 +214,11 @@ def fill(
 
     With the scale of each segment's row, the weights of `whole` are those of nodes: scale_n scale_m is made here.
     """
-    _thin_kernel[(len(whole.start),)](
+    _thin_kernel[(triton.cdiv(len(whole.start), SEVERAL),)](
         whole.start, whole.end, whole.neighbours, whole.weights, scale, edges, key,
-        thinned.end, thinned.neighbours, thinned.weights, threshold(rate), 1.0 / (1.0 - rate),
-        drops=edges is not None, has_scale=scale is not None,
-        block=THINNED, golden=GOLDEN, first=FIRST, second=SECOND, num_warps=1,
+        thinned.end, thinned.neighbours, thinned.weights, len(whole.start), threshold(rate), 1.0 / (1.0 - rate),
+        drops=edges is not None, has_scale=scale is not None, several=SEVERAL, block=THINNED,
+        golden=GOLDEN, first=FIRST, second=SECOND,
     )  # fmt: skip
 
 
