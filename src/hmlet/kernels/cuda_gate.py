@@ -22,11 +22,11 @@ SUM_PARTS, SUM_COLUMNS = 256, 16  # a tile of those parts
 
 @triton.jit
 def _tile(first_row, n_rows, columns, rows: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The places of a tile's entries, which of them exist, and its columns."""
+    """The places of a tile's entries, and which of them exist."""
     row = first_row + tl.arange(0, rows)
     column = tl.program_id(1) * block + tl.arange(0, block)
     inside = (row < n_rows)[:, None] & (column < columns)[None, :]
-    return row[:, None].to(tl.int64) * columns + column[None, :], inside, column
+    return row[:, None].to(tl.int64) * columns + column[None, :], inside
 
 
 # -- BatchNorm, dropout and ReLU ------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def _moments_kernel(  # type: ignore[no-untyped-def]
     first = tl.zeros([rows, block], dtype=tl.float32)
     second = tl.zeros([rows, block], dtype=tl.float32)
     for start in tl.range(0, part, rows, num_stages=3):
-        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
         x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
         away = tl.where(inside, x - origin[None, :], 0.0)
         first += away
@@ -96,24 +96,20 @@ def _statistics_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns):  # type: ignore[no-untyped-def]
+def _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """BatchNorm's parameters of a tile's columns, each 1 × columns: mean, 1 / deviation, weight and bias."""
+    column = tl.program_id(1) * block + tl.arange(0, block)
     real = column < columns
     mean = tl.load(mean_ptr + column, mask=real, other=0.0)
-    inverse = 1.0 / tl.load(deviation_ptr + column, mask=real, other=1.0)  # a division a column, not one an entry
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    return (x - mean[None, :]) * inverse[None, :]
-
-
-@triton.jit
-def _scaled(normal, weight_ptr, bias_ptr, column, columns):  # type: ignore[no-untyped-def]
-    real = column < columns
+    inverse = 1.0 / tl.load(deviation_ptr + column, mask=real, other=1.0)
     weight = tl.load(weight_ptr + column, mask=real, other=0.0)
-    return normal * weight[None, :] + tl.load(bias_ptr + column, mask=real, other=0.0)[None, :]
+    bias = tl.load(bias_ptr + column, mask=real, other=0.0)
+    return mean[None, :], inverse[None, :], weight[None, :], bias[None, :]
 
 
 @triton.jit
-def _is_kept(at, key_ptr, keep_from, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
-    return mixed(at.to(tl.uint32) ^ salt(key_ptr, golden, first, second), first, second) >= keep_from.to(tl.uint32)
+def _is_kept(at, seed, keep_from, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+    return mixed(at.to(tl.uint32) ^ seed, first, second) >= keep_from.to(tl.uint32)
 
 
 @triton.jit
@@ -122,13 +118,14 @@ def _apply_kernel(  # type: ignore[no-untyped-def]
     part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
+    mean, inverse, weight, bias = _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block)
+    seed = salt(key_ptr, golden, first, second)
     for start in tl.range(0, part, rows, num_stages=3):
-        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
-        normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-        value = _scaled(normal, weight_ptr, bias_ptr, column, columns)
-        kept = _is_kept(before + at, key_ptr, keep_from, golden, first, second)
-        y = tl.where(kept & (value > 0), value * scale, 0.0)
-        tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+        value = normal * weight + bias
+        alive = (value > 0) & _is_kept(before + at, seed, keep_from, first, second)
+        tl.store(y_ptr + at, tl.where(alive, value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -138,14 +135,16 @@ def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1) * block + tl.arange(0, block)
+    mean, inverse, weight, bias = _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block)
+    seed = salt(key_ptr, golden, first, second)
     plain = tl.zeros([rows, block], dtype=tl.float32)
     along = tl.zeros([rows, block], dtype=tl.float32)
     for start in tl.range(0, part, rows, num_stages=3):
-        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
-        normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-        alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
-        alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
-        grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale
+        alive = (normal * weight + bias > 0) & _is_kept(at, seed, keep_from, first, second)
+        grad = tl.where(alive & inside, grad, 0.0)
         plain += grad
         along += grad * normal
     _store_sums(part_ptr, plain, along, column, columns)
@@ -167,18 +166,16 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1) * block + tl.arange(0, block)
-    real = column < columns
-    plain = tl.load(d_bias_ptr + column, mask=real, other=0.0) / n_rows
-    along = tl.load(d_weight_ptr + column, mask=real, other=0.0) / n_rows
-    weight = tl.load(weight_ptr + column, mask=real, other=0.0)
-    slope = weight / tl.load(deviation_ptr + column, mask=real, other=1.0)
+    mean, inverse, weight, bias = _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block)
+    seed = salt(key_ptr, golden, first, second)
+    plain = (tl.load(d_bias_ptr + column, mask=column < columns, other=0.0) / n_rows)[None, :]
+    along = (tl.load(d_weight_ptr + column, mask=column < columns, other=0.0) / n_rows)[None, :]
     for start in tl.range(0, part, rows, num_stages=3):
-        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
-        normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-        alive = _scaled(normal, weight_ptr, bias_ptr, column, columns) > 0
-        alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
-        grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
-        out = slope[None, :] * (grad - plain[None, :] - normal * along[None, :])
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale
+        alive = (normal * weight + bias > 0) & _is_kept(at, seed, keep_from, first, second)
+        out = weight * inverse * (tl.where(alive, grad, 0.0) - plain - normal * along)
         tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -300,7 +297,7 @@ def _head_backward_kernel(  # type: ignore[no-untyped-def]
     along_l = tl.zeros([rows, block], dtype=tl.float32)
     along_n = tl.zeros([rows, block], dtype=tl.float32)
     for start in tl.range(0, part, rows, num_stages=3):
-        at, inside, column = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
         row = tl.program_id(0) * part + start + tl.arange(0, rows)
         grad_l = tl.load(grad_ptr + 2 * row, mask=row < n_rows, other=0.0)[:, None]
         grad_n = tl.load(grad_ptr + 2 * row + 1, mask=row < n_rows, other=0.0)[:, None]
