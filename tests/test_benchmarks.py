@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from planted import crowd_and_ring
 
 from hmlet.cli import main
-from hmlet.graph import Graph
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 Bench = Callable[..., dict[str, Any]]
@@ -112,14 +112,26 @@ def test_host_graph(bench: Bench) -> None:
 
 def test_building_a_graph_takes_at_most_three_times_its_size() -> None:
     script = importlib.import_module("bench_linear_cost")
-    data = script.power_law(100_000)
-    graph = Graph.from_csr(data.train, data.n_items)
+    data = script.power_law(100_000, torch.device("cpu"))
+    _, peak, graph = script.built(data)
     # A power law, and no pair stands twice.
     assert graph.degree.max() > 25 * graph.degree.mean()
     keys = np.repeat(np.arange(data.n_users), data.train.counts) * data.n_items + data.train.items
     assert (np.diff(keys) > 0).all()
-    peak = script.building_peak(data)
     assert peak <= 3 * (graph.indptr.nbytes + graph.neighbours.nbytes + graph.edges.nbytes)
+
+
+def test_largest_graph(bench: Bench) -> None:
+    result = bench("largest_graph", "--edges", "5e3", "--dim", "8", "--batch", "512", "--steps", "2")
+    assert result["edges"] <= 5e3
+    for model in ("lightgcn", "hmlet-end"):
+        found = result["models"][model]
+        assert found["steps_per_epoch"] == math.ceil(result["edges"] / 512)
+        assert found["timed_steps"] == 2
+        assert found["ns_an_edge_and_step"] * 1e-9 * result["edges"] * found["steps_per_epoch"] == pytest.approx(
+            found["epoch_seconds"]
+        )
+        assert found["plan"]["graph"] > 0
 
 
 def test_time_to_accuracy(
