@@ -91,7 +91,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=operator.nbytes + _sampler_bytes(sizes),
+        graph=operator.nbytes + _sampler_bytes(sizes, device),
         table=2 * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
@@ -114,9 +114,9 @@ def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     return model
 
 
-def _sampler_bytes(sizes: Sizes) -> int:
-    """What TripletSampler holds: two numbers of 8 bytes a user, an item and a key an interaction."""
-    return 16 * sizes.users + 12 * sizes.edges
+def _sampler_bytes(sizes: Sizes, device: str) -> int:
+    """What TripletSampler holds: two numbers of 8 bytes a user, an item an interaction, and on CPU a key beside it."""
+    return 16 * sizes.users + (4 if device == "cuda" else 12) * sizes.edges
 
 
 def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, ranks: Ranks) -> int:

@@ -30,7 +30,7 @@ OTHER, IDLE = "other", "between operations"
 # By names of kernels, of PyTorch's operations and of autograd's nodes; the first line that fits one of them counts.
 PARTS = {
     "optimizer": r"adam",
-    "sampling": r"hmlet::sampling|searchsorted|distribution",
+    "sampling": r"hmlet::sampling|triplets_kernel|searchsorted|distribution",
     "edge dropout": r"hmlet::edge dropout|thin_kernel",
     "product": r"product|segments_kernel|join_kernel|embedding_bag|\b_fork(backward)?$",
     "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas|_head",

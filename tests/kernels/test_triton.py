@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 from torch import Tensor, nn
 from triton_here import DEVICE, cuda, cuda_gate
 
@@ -30,6 +32,7 @@ from hmlet.kernels import (
 )
 from hmlet.models.base import Pass
 from hmlet.models.hmlet import HMLET
+from hmlet.sampling import TripletSampler
 
 # Unit roundoff of what a kernel stores. It computes in float32 and rounds once, when it stores: to the nearest on a
 # GPU, while the interpreter cuts bfloat16 off.
@@ -44,7 +47,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "SEVERAL", 4)
     monkeypatch.setattr(cuda, "THINNED", 8)
     monkeypatch.setattr(cuda_gate, "CHOICES", 4)
-    for name, size in (("PART", 8), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
+    for name, size in (("PART", 8), ("SUMMED", 4), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
         monkeypatch.setattr(cuda_gate, name, size)
     monkeypatch.setattr(backend, "triton_runs", lambda x: True)
 
@@ -347,6 +350,27 @@ def test_first_layer_adds_its_gradient_onto_the_mixtures() -> None:
 
 
 # -- the batch ------------------------------------------------------------------------------------------------------
+
+
+def test_triplets_are_exact_and_uniform() -> None:
+    rows = [{3}, set(range(15)), {0, 19}, set(range(1, 20)), set(), set(range(20))]  # the last two cannot be drawn
+    train = planted.csr([(user, item) for user, items in enumerate(rows) for item in sorted(items)], len(rows))
+    triplets = TripletSampler(train, 20, DEVICE).sample(8000, torch.Generator(DEVICE).manual_seed(1))
+    drawn = list(zip(*(column.tolist() for column in triplets), strict=True))
+    for user, positive, negative in drawn:
+        assert positive in rows[user]
+        assert negative in set(range(20)) - rows[user]
+    users = Counter(user for user, _, _ in drawn)
+    assert chisquare([users[user] for user in range(4)]).pvalue > 1e-3
+    for user in range(4):
+        positives = Counter(positive for each, positive, _ in drawn if each == user)
+        negatives = Counter(negative for each, _, negative in drawn if each == user)
+        assert (len(positives), len(negatives)) == (len(rows[user]), 20 - len(rows[user]))
+        assert len(positives) == 1 or chisquare(list(positives.values())).pvalue > 1e-3
+        assert len(negatives) == 1 or chisquare(list(negatives.values())).pvalue > 1e-3
+    pairs = Counter((positive, negative) for user, positive, negative in drawn if user == 2)
+    assert len(pairs) == 36
+    assert chisquare(list(pairs.values())).pvalue > 1e-3, "they are independent"
 
 
 @TYPES

@@ -15,8 +15,8 @@ from torch import Tensor
 from hmlet.kernels.cuda import mixed, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
-ROWS, COLUMNS = 16, 128  # a tile
-PART = 256  # rows that a program goes through, tile by tile; their sums, where it makes any, are added in a fixed order
+ROWS, COLUMNS = 32, 128  # a tile
+PART, SUMMED = 256, 16  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
 SUM_PARTS, SUM_COLUMNS = 256, 16  # a tile of those parts
 
 
@@ -115,17 +115,16 @@ def _is_kept(at, seed, keep_from, first: tl.constexpr, second: tl.constexpr):  #
 @triton.jit
 def _apply_kernel(  # type: ignore[no-untyped-def]
     x_ptr, y_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, before, keep_from, scale,
-    part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
     mean, inverse, weight, bias = _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block)
     seed = salt(key_ptr, golden, first, second)
-    for start in tl.range(0, part, rows, num_stages=3):
-        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
-        normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
-        value = normal * weight + bias
-        alive = (value > 0) & _is_kept(before + at, seed, keep_from, first, second)
-        tl.store(y_ptr + at, tl.where(alive, value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
+    at, inside = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+    normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+    value = normal * weight + bias
+    alive = (value > 0) & _is_kept(before + at, seed, keep_from, first, second)
+    tl.store(y_ptr + at, tl.where(alive, value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -162,7 +161,7 @@ def _totals_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def _gradient_kernel(  # type: ignore[no-untyped-def]
     x_ptr, grad_ptr, out_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, d_bias_ptr, d_weight_ptr,
-    n_rows, columns, keep_from, scale, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+    n_rows, columns, keep_from, scale, rows: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(1) * block + tl.arange(0, block)
@@ -170,13 +169,12 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     seed = salt(key_ptr, golden, first, second)
     plain = (tl.load(d_bias_ptr + column, mask=column < columns, other=0.0) / n_rows)[None, :]
     along = (tl.load(d_weight_ptr + column, mask=column < columns, other=0.0) / n_rows)[None, :]
-    for start in tl.range(0, part, rows, num_stages=3):
-        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
-        normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
-        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale
-        alive = (normal * weight + bias > 0) & _is_kept(at, seed, keep_from, first, second)
-        out = weight * inverse * (tl.where(alive, grad, 0.0) - plain - normal * along)
-        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+    at, inside = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+    normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale
+    alive = (normal * weight + bias > 0) & _is_kept(at, seed, keep_from, first, second)
+    out = weight * inverse * (tl.where(alive, grad, 0.0) - plain - normal * along)
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 class Normalisation(NamedTuple):
@@ -188,10 +186,10 @@ class Normalisation(NamedTuple):
     rate: float
 
 
-def _tiles(n_rows: int, columns: int) -> tuple[int, int, int]:
-    """The grid over parts and columns, and the columns of a tile."""
+def _tiles(n_rows: int, columns: int, rows: int) -> tuple[int, int, int]:
+    """The grid over tiles of some rows, and the columns of one."""
     block = min(triton.next_power_of_2(columns), COLUMNS)
-    return triton.cdiv(n_rows, PART), triton.cdiv(columns, block), block
+    return triton.cdiv(n_rows, rows), triton.cdiv(columns, block), block
 
 
 def norm_dropout_relu(
@@ -210,9 +208,9 @@ def norm_dropout_relu(
     """
     n_rows, columns = x_NH.shape
     mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
-    n_parts, tiles, block = _tiles(n_rows, columns)
+    n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=ROWS, block=block)
+    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block)
     _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
         parts=SUM_PARTS, block=SUM_COLUMNS,
@@ -233,11 +231,11 @@ def _apply(
     before: int,
 ) -> Tensor:  # fmt: skip
     n_rows, columns = x_NH.shape
-    n_parts, tiles, block = _tiles(n_rows, columns)
+    row_tiles, tiles, block = _tiles(n_rows, columns, ROWS)
     y_NH = torch.empty_like(x_NH)
-    _apply_kernel[(n_parts, tiles)](
+    _apply_kernel[(row_tiles, tiles)](
         x_NH, y_NH, mean_H, deviation_H, weight_H, bias_H, key, n_rows, columns, before, threshold(rate),
-        1.0 / (1.0 - rate), part=PART, rows=ROWS, block=block, golden=GOLDEN, first=FIRST, second=SECOND,
+        1.0 / (1.0 - rate), rows=ROWS, block=block, golden=GOLDEN, first=FIRST, second=SECOND,
     )  # fmt: skip
     return y_NH
 
@@ -249,18 +247,20 @@ def norm_dropout_relu_backward(
     n_rows, columns = x_NH.shape
     grad_NH = grad_NH.contiguous()
     d_weight_H, d_bias_H = torch.empty_like(weight_H), torch.empty_like(bias_H)
-    n_parts, tiles, block = _tiles(n_rows, columns)
+    n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
     state = (saved.mean_H, saved.deviation_H, weight_H, bias_H, saved.key)
     drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
-    shape = {"part": PART, "rows": ROWS, "block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
-    _gradient_sums_kernel[(n_parts, tiles)](x_NH, grad_NH, part, *state, n_rows, columns, *drop, **shape)
+    shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
+    _gradient_sums_kernel[(n_parts, tiles)](
+        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, **shape
+    )
     _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
     )
     out_NH = torch.empty_like(x_NH)
-    _gradient_kernel[(n_parts, tiles)](
-        x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, **shape
+    _gradient_kernel[(triton.cdiv(n_rows, ROWS), tiles)](
+        x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, rows=ROWS, **shape
     )
     return out_NH, d_weight_H, d_bias_H
 
@@ -323,11 +323,11 @@ def head(x_NH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
 def head_backward(x_NH: Tensor, weight_H2: Tensor, grad_N2: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of x and of the weight, in one pass over x."""
     n_rows, columns = x_NH.shape
-    n_parts, tiles, block = _tiles(n_rows, columns)
+    n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
     out_NH, d_weight_2H = torch.empty_like(x_NH), torch.empty(2, columns, device=x_NH.device)
     _head_backward_kernel[(n_parts, tiles)](
-        x_NH, weight_H2, grad_N2.contiguous(), out_NH, part, n_rows, columns, part=PART, rows=ROWS, block=block
+        x_NH, weight_H2, grad_N2.contiguous(), out_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block
     )
     _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         part, d_weight_2H[0], d_weight_2H[1], n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
