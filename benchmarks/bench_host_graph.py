@@ -31,7 +31,11 @@ from hmlet.models import build
 from hmlet.planning import Sizes, memory_plan
 from hmlet.steps import GradientSteps
 
-SIZES = {"small": (2_000, 1_000, 20_000), "large": (1_800_000, 200_000, 100_000_000)}  # users, items, interactions
+SIZES = {
+    "small": (2_000, 1_000, 20_000),
+    "medium": (360_000, 40_000, 20_000_000),
+    "large": (1_800_000, 200_000, 100_000_000),
+}  # users, items, interactions
 PLACES: tuple[Memory, ...] = get_args(Memory)
 
 
