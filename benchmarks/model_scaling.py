@@ -2,8 +2,8 @@
 
 Memory comes from hmlet.planning, which runs the step on tensors without memory. Time is the sum of what each part takes
 alone: bytes over bandwidth, operations over peak, traffic over the link. How far real steps stay behind such a sum is
-taken from a recorded training on one H200, and all device times are divided by that share. docs/scaling.md has
-this script's output, and a test compares them.
+taken from recorded steps on one H200 (bench_largest_graph.py), and device times are divided by that share.
+docs/scaling.md has this script's output, and a test compares them.
 
     python benchmarks/model_scaling.py            the document's paragraph and table
     python benchmarks/model_scaling.py --write    put them into the document
@@ -24,8 +24,7 @@ from hmlet.planning import MemoryPlan, Sizes, memory_plan, readable
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT, BEGIN, END = ROOT / "docs" / "scaling.md", "<!-- model_scaling -->", "<!-- end of model_scaling -->"
-RECORD = ROOT / "results" / "gowalla" / "hmlet-end_gpu-preset_seed1_h200_2026-11-15"
-GOWALLA = Sizes(29_858, 40_981, 810_128)
+RECORD = ROOT / "benchmarks" / "results" / "largest_graph_h200_2026-11-15.json"
 USERS, ITEMS = 90_000_000, 10_000_000
 MEMORY = 141e9  # bytes of an H200, as its data sheet counts
 HBM, BF16 = 4.8e12, 989e12  # bytes and operations a second: nominal
@@ -88,22 +87,21 @@ def traffic(recipe: Recipe, sizes: Sizes, ranks: int) -> float:
     return 4 * share * 4 * (recipe.train.batch_size + 1) + gates * (exchanged + moments) + gradients
 
 
-def measured_efficiency() -> tuple[float, float]:
-    """Seconds of a recorded step of HMLET(End) on Gowalla, and the share of the nominal rates that this is."""
-    rows = [json.loads(line) for line in (RECORD / "metrics.jsonl").read_text().splitlines()]
-    recipe = Recipe.from_toml((RECORD / "config.toml").read_text())
-    late = [row for row in rows if row["epoch"] in (len(rows) // 2, len(rows))]  # past the gates' warm-up
-    steps = (late[1]["epoch"] - late[0]["epoch"]) * -(-GOWALLA.edges // recipe.train.batch_size)
-    seconds = (late[1]["seconds"] - late[0]["seconds"]) / steps
-    nominal = step(recipe, GOWALLA, 1, memory_plan(recipe, GOWALLA, "cuda"))
-    return seconds, nominal.total / seconds
+def measured() -> dict[str, tuple[float, float]]:
+    """Seconds of a recorded step of each model on a large graph, and the share of the nominal rates that this is."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    sizes = Sizes(record["nodes"] // 2, record["nodes"] // 2, record["edges"])
+    found = {}
+    for name, epoch in record["models"].items():
+        recipe, seconds = Recipe.from_toml(epoch["recipe"]), epoch["epoch_seconds"] / epoch["steps_per_epoch"]
+        found[name] = seconds, step(recipe, sizes, 1, memory_plan(recipe, sizes, "cuda")).total / seconds
+    return found
 
 
 def rows() -> list[dict[str, object]]:
     """The table: one row a model, number of edges, ranks and embedding size."""
-    _, efficiency = measured_efficiency()
     found = []
-    for model in ("lightgcn", "hmlet-end"):
+    for model, (_, efficiency) in measured().items():
         for edges, ranks, size in ((e, g, d) for e in (10**9, 10**10) for g in (8, 64) for d in (64, 512)):
             recipe = resolve(model, "hmlet", None, [*SETTINGS, f"model.embedding_size={size}"])
             sizes = Sizes(USERS, ITEMS, edges)
@@ -148,11 +146,14 @@ def table() -> str:
 
 def text() -> str:
     """What the document says between its two marks."""
-    seconds, efficiency = measured_efficiency()
+    record, found = json.loads(RECORD.read_text(encoding="utf-8")), measured()
+    steps = " and ".join(f"{1e3 * seconds:.0f} ms ({name})" for name, (seconds, _) in found.items())
+    shares = " and ".join(f"{100 * share:.0f} %" for _, share in found.values())
+    graph = f"{record['nodes'] / 1e6:.0f} million nodes and {record['edges'] / 1e6:.0f} million edges"
     return (
-        f"On one H200 a step of HMLET(End) on Gowalla took {1e3 * seconds:.2f} ms (record in `results/gowalla/`), and\n"
-        f"the sum above is {100 * efficiency:.0f} % of that. All device times below are divided by this share.\n\n"
-        f"{table()}"
+        f"On one H200 a step on a graph of {graph} took {steps} at\nD = {record['dim']}, and the sum above is {shares}"
+        f" of that ([record](../benchmarks/results/{RECORD.name})).\n"
+        f"Each model's device times below are divided by its share.\n\n{table()}"
     )
 
 
@@ -162,8 +163,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.json:
-        seconds, efficiency = measured_efficiency()
-        print(json.dumps({"gowalla_step_seconds": seconds, "efficiency": efficiency, "rows": rows()}))
+        print(json.dumps({"measured": measured(), "rows": rows()}))
     elif options.write:
         before, _, rest = DOCUMENT.read_text().partition(BEGIN)
         DOCUMENT.write_text(f"{before}{BEGIN}\n{text()}\n{END}{rest.partition(END)[2]}")
