@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from planted import crowd_and_ring
 
 from hmlet.cli import main
-from hmlet.graph import Graph
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 Bench = Callable[..., dict[str, Any]]
@@ -99,16 +99,39 @@ def test_linear_cost(bench: Bench) -> None:
     assert set(found["exponent"]) == {"graph", "operator", "product", "lightgcn_step", "hmlet-end_step"}
 
 
+def test_host_graph(bench: Bench) -> None:
+    """On CPU both sides are one operator: the same product, nothing copied, and no rate of a link."""
+    found = bench("host_graph", "--dims", "8", "--batch", "16", "--repeats", "1")
+    assert [case["edge_dropout"] for case in found["cases"]] == [0.0, 0.4]
+    assert found["link_GB_per_s"] is None
+    for case in found["cases"]:
+        assert (case["same"], case["relative_error"], case["copied_bytes"]) == (True, 0.0, 0)
+        assert case["host"]["operator_bytes"] == case["device"]["operator_bytes"]
+        assert case["step_slowdown"] == case["host"]["step_ms"] / case["device"]["step_ms"]
+
+
 def test_building_a_graph_takes_at_most_three_times_its_size() -> None:
     script = importlib.import_module("bench_linear_cost")
-    data = script.power_law(100_000)
-    graph = Graph.from_csr(data.train, data.n_items)
+    data = script.power_law(100_000, torch.device("cpu"))
+    _, peak, graph = script.built(data)
     # A power law, and no pair stands twice.
     assert graph.degree.max() > 25 * graph.degree.mean()
     keys = np.repeat(np.arange(data.n_users), data.train.counts) * data.n_items + data.train.items
     assert (np.diff(keys) > 0).all()
-    peak = script.building_peak(data)
     assert peak <= 3 * (graph.indptr.nbytes + graph.neighbours.nbytes + graph.edges.nbytes)
+
+
+def test_largest_graph(bench: Bench) -> None:
+    result = bench("largest_graph", "--edges", "5e3", "--dim", "8", "--batch", "512", "--steps", "2")
+    assert result["edges"] <= 5e3
+    for model in ("lightgcn", "hmlet-end"):
+        found = result["models"][model]
+        assert found["steps_per_epoch"] == math.ceil(result["edges"] / 512)
+        assert found["timed_steps"] == 2
+        assert found["ns_an_edge_and_step"] * 1e-9 * result["edges"] * found["steps_per_epoch"] == pytest.approx(
+            found["epoch_seconds"]
+        )
+        assert found["plan"]["graph"] > 0
 
 
 def test_time_to_accuracy(

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.sparse import bmat, coo_matrix, csr_matrix
 
 from hmlet.data import Csr
-from hmlet.graph import Graph, training_graph
+from hmlet.errors import DataError
+from hmlet.graph import Graph, require_edges, training_graph
 from hmlet.kernels import Operator
 
 PAIRS = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=50).map(sorted)
@@ -77,6 +78,12 @@ def test_items_beyond_16_bits_keep_their_users_in_order() -> None:
     assert rows == {3: [0, 1], 2**16: [1, 2], 3 + 2**16: [0, 2], 2**17 - 1: [1]}
     numbers = {item: graph.edges[graph.indptr[3 + item] : graph.indptr[4 + item]].tolist() for _, item in pairs}
     assert numbers == {3: [0, 2], 2**16: [3, 5], 3 + 2**16: [1, 6], 2**17 - 1: [4]}
+
+
+def test_more_edges_than_32_bits_number_are_refused() -> None:
+    with pytest.raises(DataError, match=r"1,073,741,824 training interactions are more than the 1,073,741,823 edges"):
+        Graph.from_csr(Csr(np.array([0, 2**30]), np.broadcast_to(np.int32(0), 2**30)), 1)
+    require_edges(2**30 - 1)
 
 
 def test_building_takes_at_most_three_times_the_csr() -> None:

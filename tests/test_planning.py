@@ -15,7 +15,7 @@ from hmlet import evaluation
 from hmlet.config import MODELS, Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.distributed import Ranks
-from hmlet.kernels import Operator
+from hmlet.kernels import Operator, stream
 from hmlet.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, readable
 from hmlet.profiling import Unwatched
 from hmlet.ranking import candidate_bytes
@@ -105,10 +105,25 @@ def test_bytes_by_hand() -> None:
     """LightGCN on CUDA: offsets, neighbours, edge numbers and weights of 4 bytes; three numbers of 8 a segment."""
     plan = memory_plan(recipe("lightgcn"), Sizes(1000, 500, 51_200), "cuda")
     segments = 1500 + 2 * 51_200 // 512
-    assert plan.graph == 1501 * 4 + 2 * 51_200 * 12 + 24 * segments + 16 * 1000 + 12 * 51_200
+    assert plan.graph == 1501 * 4 + 2 * 51_200 * 12 + 24 * segments + 16 * 1000 + 4 * 51_200
     assert plan.table == 3 * 1500 * 48 * 4
     assert plan.optimizer == 2 * 1500 * 48 * 4
     assert plan.total == plan.graph + plan.table + plan.optimizer + plan.activations + plan.ranking  # captured
+
+
+def test_a_graph_in_the_hosts_memory_by_hand() -> None:
+    """Of the operator: a scale a node, 24 bytes a segment and 24 an entry of a block; and it is not captured."""
+    sizes, users = Sizes(1000, 500, 10**8), 1000
+    chosen = recipe("lightgcn", "train.graph_memory=host")
+    plan, resident = memory_plan(chosen, sizes, "cuda"), memory_plan(recipe("lightgcn"), sizes, "cuda")
+    segments = 1500 + 2 * 10**8 // 512
+    assert plan.graph == 1500 * 4 + 24 * segments + 24 * stream.BLOCK + 16 * users + 4 * sizes.edges
+    thinned = 2 * 10**8 * 8 + segments * 8  # neighbours, weights and ends
+    assert resident.activations - plan.activations == pytest.approx(thinned, rel=0.001)
+    assert resident.captured
+    assert not plan.captured
+    on_cpu = memory_plan(chosen, sizes)
+    assert on_cpu == memory_plan(recipe("lightgcn"), sizes)  # where the graph is in that memory anyway
 
 
 def test_ranks_divide_the_columns_and_not_the_graph() -> None:
@@ -156,13 +171,22 @@ def test_changes_are_the_mildest_that_fit() -> None:
 
 
 def test_changes_go_together_where_none_is_enough() -> None:
-    """One column and one layer leave nothing to lower: only both savings at once take the least."""
+    """One column and one layer leave nothing to lower: only all savings at once take the least."""
     least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1", "model.gate_hidden=[512,1]")
-    both = ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
-    needed = memory_plan(least.changed(both), LARGE, "cuda").total
+    savings = ["train.optimizer_state=bfloat16", "train.precision=bfloat16", "train.graph_memory=host"]
+    needed = memory_plan(least.changed(savings), LARGE, "cuda").total
     (found,) = changes(least, LARGE, "cuda", 1, needed)
-    assert (found.what, found.total) == (f"--set {both[0]} --set {both[1]}", needed)
+    assert (found.what, found.total) == (" ".join(f"--set {saving}" for saving in savings), needed)
     assert changes(least, LARGE, "cuda", 1, needed - 1) == []
+
+
+def test_the_graph_leaves_the_device_only_where_it_has_to() -> None:
+    """Few edges, and a column for each of two ranks: the other two savings are enough together, and none is alone."""
+    least = recipe("lightgcn", "model.embedding_size=2", "model.layers=1", "train.edge_dropout=0.0")
+    sizes, both = Sizes(10**6, 10**6, 6), ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
+    needed = memory_plan(least.changed(both), sizes, "cuda", Ranks(0, 2)).total
+    (found,) = changes(least, sizes, "cuda", 2, needed)
+    assert (found.what, found.total) == (f"--set {both[0]} --set {both[1]}", needed)
 
 
 def test_gates_may_be_halved() -> None:

@@ -217,6 +217,8 @@ class TrainConfig(Section):
     """Storage type of propagated embeddings and of the gate's products on CUDA; parameters and sums stay float32."""
     optimizer_state: Literal["float32", "bfloat16"] = "float32"
     """Type of Adam's two moments; "bfloat16" halves them, rounded at random so that the mean stays right."""
+    graph_memory: Literal["device", "host"] = "device"
+    """Where the graph lies on CUDA; "host" leaves it in main memory and copies it at each product: the same numbers."""
     deterministic: bool = False
     """Bit-identical results on CUDA too, for some speed."""
     save_layers: bool = True

@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hmlet.data import Csr, Dataset
+from hmlet.errors import DataError
+
+MAX_EDGES = 2**30 - 1  # both directions of each are numbered by 32-bit offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +51,7 @@ class Graph:
     def from_csr(cls, users: Csr, n_items: int) -> Graph:
         """The graph of each user's items: the users' rows, and the items' rows behind them."""
         n_users, n_edges = len(users.indptr) - 1, len(users.items)
-        if n_edges >= 2**30:
-            raise ValueError("more than 2^30 edges do not fit 32-bit edge numbers")
+        require_edges(n_edges)
         degree = np.bincount(users.items, minlength=n_items)
         indptr = np.concatenate([users.indptr, n_edges + np.cumsum(degree)])
         by_item = _order(users.items)  # is the edge number, and keeps each item's users ascending
@@ -61,6 +63,15 @@ class Graph:
         edges[:n_edges] = np.arange(n_edges, dtype=np.int32)
         edges[n_edges:] = by_item
         return cls(n_users, n_items, indptr, neighbours, edges)
+
+
+def require_edges(count: int) -> None:
+    """Refuse more edges than a graph can have."""
+    if count > MAX_EDGES:
+        raise DataError(
+            f"{count:,} training interactions are more than the {MAX_EDGES:,} edges that a graph can have",
+            "prepare fewer: hmlet data prepare with a higher --min-rating or --core",
+        )
 
 
 def _order(values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

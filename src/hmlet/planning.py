@@ -86,16 +86,17 @@ def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks 
 def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
     model = _dry_model(recipe, sizes).keep_columns(ranks)
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
-    operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
+    loops, memory = model.self_loops, recipe.train.graph_memory
+    operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=operator.nbytes + _sampler_bytes(sizes),
+        graph=operator.nbytes + _sampler_bytes(sizes, device),
         table=2 * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
-        captured=device == "cuda" and ranks.size == 1 and not isinstance(model, WRMF),
+        captured=device == "cuda" and ranks.size == 1 and not operator.streamed and not isinstance(model, WRMF),
     )
 
 
@@ -113,9 +114,9 @@ def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     return model
 
 
-def _sampler_bytes(sizes: Sizes) -> int:
-    """What TripletSampler holds: two numbers of 8 bytes a user, an item and a key an interaction."""
-    return 16 * sizes.users + 12 * sizes.edges
+def _sampler_bytes(sizes: Sizes, device: str) -> int:
+    """What TripletSampler holds: two numbers of 8 bytes a user, an item an interaction, and on CPU a key beside it."""
+    return 16 * sizes.users + (4 if device == "cuda" else 12) * sizes.edges
 
 
 def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, ranks: Ranks) -> int:
@@ -194,10 +195,13 @@ class Change:
 def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> list[Change]:
     """What makes a training on `size` ranks fit that does not: each alone, the mildest value of its kind.
 
-    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model.
+    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model; the
+    graph goes to the host, which costs time, only where it has to.
     """
     columns, layers = recipe.model.embedding_size, getattr(recipe.model, "layers", 1)
-    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if device == "cuda" else [])]
+    on_cuda = device == "cuda"
+    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
+    streaming = ["train.graph_memory=host"] if on_cuda else []
     wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.family != "wrmf"]
     narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
 
@@ -213,17 +217,18 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         words = [f"--set {setting}" for setting in settings] + [f"--devices {ranks}"] * (ranks != size)
         return [Change(" ".join(words), plan(settings, ranks))]
 
+    def together(settings: list[str]) -> list[Change]:
+        smaller = [([*settings, f"model.embedding_size={D}"], size) for D in narrower]
+        return [*mildest([(settings, ranks) for ranks in [size, *wider]]), *mildest(smaller)]
+
     alone = [
-        *mildest([([saving], size) for saving in savings[:1]]),
-        *mildest([([saving], size) for saving in savings[1:]]),
+        *(change for saving in [*savings, *streaming] for change in mildest([([saving], size)])),
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
         *mildest([([f"model.layers={K}"], size) for K in range(layers - 1, 0, -1)]),
         *mildest([([f"model.gate_hidden=[{hidden}]"], size) for hidden in _halved(recipe)]),
     ]
-    together = [(savings, ranks) for ranks in [size, *wider]]
-    smaller = [([*savings, f"model.embedding_size={D}"], size) for D in narrower]
-    return alone or [*mildest(together), *mildest(smaller)]
+    return alone or together(savings) or together([*savings, *streaming])
 
 
 def _halved(recipe: Recipe) -> list[str]:

@@ -30,13 +30,13 @@ OTHER, IDLE = "other", "between operations"
 # By names of kernels, of PyTorch's operations and of autograd's nodes; the first line that fits one of them counts.
 PARTS = {
     "optimizer": r"adam",
-    "sampling": r"hmlet::sampling|searchsorted|distribution",
+    "sampling": r"hmlet::sampling|triplets_kernel|searchsorted|distribution",
     "edge dropout": r"hmlet::edge dropout|thin_kernel",
     "product": r"product|segments_kernel|join_kernel|embedding_bag|\b_fork(backward)?$",
-    "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas",
-    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|statistics|apply|gradient)",
-    "mixture": r"mix|softmax|uniform|aten::log$",
-    "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty",
+    "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas|_head",
+    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|stat|apply|gradient|totals)",
+    "mixture": r"mix|softmax|choice|uniform|aten::log$",
+    "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty|margins|finish",
     "sums of gradients": r"accumulate|aten::add|functor_add",
 }
 _PATTERNS = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in PARTS.items()}

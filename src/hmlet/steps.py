@@ -77,7 +77,8 @@ class GradientSteps:
     A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the
     optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
     On CUDA the step is captured once as a graph and replayed; on several ranks it is not, because a collective that
-    waits inside a replay for a rank that is gone cannot be given up.
+    waits inside a replay for a rank that is gone cannot be given up; nor is it where the graph is streamed, because
+    launching is nothing beside the copies.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class GradientSteps:
         self.optimizer = make_optimizer(recipe.train, self.parameters, self.rate, self.broken, self.generator)
         self.temperature = torch.ones((), device=device)
         self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
-        self.captures = self.on_cuda and ranks.size == 1
+        self.captures = self.on_cuda and ranks.size == 1 and not operator.streamed
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager_steps = 0
         self.at = (0, 0)  # the epoch and batch of the last step

@@ -26,7 +26,7 @@ from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
 from hmlet.evaluation import Evaluation, evaluate
-from hmlet.graph import Graph, training_graph
+from hmlet.graph import Graph, require_edges, training_graph
 from hmlet.kernels import Operator
 from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
@@ -110,6 +110,7 @@ def fit(
     require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
+    require_edges(data.count("train"))
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
@@ -187,6 +188,7 @@ class Trainer:
             device,
             self_loops=loops,
             storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
+            memory=recipe.train.graph_memory,
         )
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)

@@ -16,13 +16,31 @@ def test_a_plan_of_sizes_alone(capsys: pytest.CaptureFixture[str]) -> None:
     cuda = ["--device", "cuda", "--devices", "8", "--memory", "141GB"]
     assert main(["plan", *SIZES, "--model", "lightgcn", *cuda, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"model", "device", "devices", "sizes", "bytes", "fits", "free", "changes"}
+    assert found.keys() == {"model", "device", "devices", "sizes", "bytes", "fits", "refused", "free", "changes"}
     assert found["sizes"] == {"users": 10**8, "items": 10**7, "edges": 10**9}
     assert found["bytes"].keys() == {
         "graph", "table", "optimizer", "activations", "ranking", "captured", "total"
     }  # fmt: skip
     assert found["bytes"]["table"] == 3 * 110_000_000 * 64 * 4 // 8
     assert (found["free"], found["fits"], found["changes"]) == (141 * 10**9, found["bytes"]["total"] <= 141e9, [])
+
+
+def test_a_plan_of_more_edges_than_a_graph_can_have(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bytes are told all the same, and no change is offered, because none would help."""
+    arguments = ["plan", "--users", "1e8", "--items", "1e7", "--edges", "1e10", "--model", "lightgcn"]
+    assert main([*arguments, "--device", "cuda", "--memory", "9TB", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fits"], found["changes"]) == (False, [])
+    assert found["refused"].startswith("10,000,000,000 training interactions are more than the 1,073,741,823 edges")
+    assert found["bytes"]["graph"] > 10**10 * 36
+    assert main([*arguments, "--device", "cuda", "--memory", "9TB"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("It cannot be trained: 10,000,000,000 training")
+
+
+def test_a_plan_may_leave_the_graph_in_the_hosts_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--users", "1e6", "--items", "1e5", "--edges", "1e9"]
+    assert main(["plan", *sizes, "--model", "lightgcn", "--device", "cuda", "--memory", "24GB"]) == 0
+    assert "--set train.graph_memory=host" in capsys.readouterr().out
 
 
 def test_a_plan_of_a_data_set_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:

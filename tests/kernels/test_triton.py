@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 from torch import Tensor, nn
 from triton_here import DEVICE, cuda, cuda_gate
 
@@ -23,12 +25,14 @@ from hmlet.kernels import (
     dense,
     dropout_relu,
     gumbel_softmax,
+    head,
     mean_margins,
     mix,
     norm_dropout_relu,
 )
 from hmlet.models.base import Pass
 from hmlet.models.hmlet import HMLET
+from hmlet.sampling import TripletSampler
 
 # Unit roundoff of what a kernel stores. It computes in float32 and rounds once, when it stores: to the nearest on a
 # GPU, while the interpreter cuts bfloat16 off.
@@ -40,9 +44,10 @@ TYPES = pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton runs everything. Rows of more than 16 entries are hubs, and sums of more than 8 rows are made of parts."""
     monkeypatch.setattr(cuda, "SEGMENT", 16)
+    monkeypatch.setattr(cuda, "SEVERAL", 4)
     monkeypatch.setattr(cuda, "THINNED", 8)
     monkeypatch.setattr(cuda_gate, "CHOICES", 4)
-    for name, size in (("PART", 8), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
+    for name, size in (("PART", 8), ("SUMMED", 4), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
         monkeypatch.setattr(cuda_gate, name, size)
     monkeypatch.setattr(backend, "triton_runs", lambda x: True)
 
@@ -246,11 +251,12 @@ def test_dropout_of_some_rows_is_that_of_the_whole_matrix() -> None:
 @TYPES
 @pytest.mark.parametrize("name", ["elu", "leaky-relu", "relu", "tanh"])
 @pytest.mark.parametrize("also", [False, True], ids=["alone", "forked"])
-def test_activation_gradient_equals_float64(dtype: torch.dtype, name: str, also: bool) -> None:
-    x = normal(9, 31, seed=1, dtype=dtype).requires_grad_()
+def test_activation_and_its_gradient_equal_float64(dtype: torch.dtype, name: str, also: bool) -> None:
+    x = (normal(9, 31, seed=1) * 10.0 ** torch.arange(-5, 4, device=DEVICE)[:, None]).to(dtype).requires_grad_()
     grad_y, grad_x = normal(9, 31, seed=2, dtype=dtype), normal(9, 31, seed=3, dtype=dtype)
     phi = Activation(name, 0.2)
     y, same = phi.fork(x)
+    within(y.detach(), phi(x.detach().double().cpu()), x.detach().abs(), dtype)
     torch.autograd.backward([y, same] if also else [y], [grad_y, grad_x] if also else [grad_y])
     exact = x.detach().double().cpu().requires_grad_()
     phi(exact).backward(grad_y.double().cpu())
@@ -280,6 +286,24 @@ def test_mixture_and_its_gradients_equal_float64(dtype: torch.dtype, columns: in
         assert tensor.grad is not None
         assert oracle.grad is not None
         within(tensor.grad, oracle.grad, 10.0, tensor.dtype, columns)
+
+
+@TYPES
+@pytest.mark.parametrize("shape", [(2, 1), (7, 3), (21, 20)], ids=str)
+def test_last_layer_and_its_gradients_equal_float64(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    tensors = (normal(*shape, seed=1, dtype=dtype), normal(shape[1], 2, seed=2), normal(2, seed=3))
+    inputs = [tensor.requires_grad_() for tensor in tensors]
+    grad_N2 = normal(shape[0], 2, seed=4)
+    logits_N2 = head(inputs[0], inputs[1], inputs[2])
+    logits_N2.backward(grad_N2)
+    exact = [tensor.detach().double().cpu().requires_grad_() for tensor in inputs]
+    expected_N2 = exact[0] @ exact[1] + exact[2]
+    expected_N2.backward(grad_N2.double().cpu())
+    within(logits_N2.detach(), expected_N2.detach(), 10.0, torch.float32, shape[1])
+    for tensor, oracle in zip(inputs, exact, strict=True):
+        assert tensor.grad is not None
+        assert oracle.grad is not None
+        within(tensor.grad, oracle.grad, 10.0, tensor.dtype, shape[0])
 
 
 @pytest.mark.parametrize("hard", [False, True])
@@ -328,6 +352,27 @@ def test_first_layer_adds_its_gradient_onto_the_mixtures() -> None:
 # -- the batch ------------------------------------------------------------------------------------------------------
 
 
+def test_triplets_are_exact_and_uniform() -> None:
+    rows = [{3}, set(range(15)), {0, 19}, set(range(1, 20)), set(), set(range(20))]  # the last two cannot be drawn
+    train = planted.csr([(user, item) for user, items in enumerate(rows) for item in sorted(items)], len(rows))
+    triplets = TripletSampler(train, 20, DEVICE).sample(8000, torch.Generator(DEVICE).manual_seed(1))
+    drawn = list(zip(*(column.tolist() for column in triplets), strict=True))
+    for user, positive, negative in drawn:
+        assert positive in rows[user]
+        assert negative in set(range(20)) - rows[user]
+    users = Counter(user for user, _, _ in drawn)
+    assert chisquare([users[user] for user in range(4)]).pvalue > 1e-3
+    for user in range(4):
+        positives = Counter(positive for each, positive, _ in drawn if each == user)
+        negatives = Counter(negative for each, _, negative in drawn if each == user)
+        assert (len(positives), len(negatives)) == (len(rows[user]), 20 - len(rows[user]))
+        assert len(positives) == 1 or chisquare(list(positives.values())).pvalue > 1e-3
+        assert len(negatives) == 1 or chisquare(list(negatives.values())).pvalue > 1e-3
+    pairs = Counter((positive, negative) for user, positive, negative in drawn if user == 2)
+    assert len(pairs) == 36
+    assert chisquare(list(pairs.values())).pvalue > 1e-3, "they are independent"
+
+
 @TYPES
 @pytest.mark.parametrize("columns", [1, 5, 64, 513])
 @pytest.mark.parametrize("n_layers", [1, 3])
@@ -363,7 +408,7 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
     changes = [
         "layers=3",
         "embedding_size=4",
-        "gate_hidden=[5]",
+        "gate_hidden=[5, 3]",
         "gate_dropout=0.0",
         f'nonlinear_input="{nonlinear_input}"',
     ]

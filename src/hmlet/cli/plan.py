@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmlet.cli.console import Json, app, print_json, print_line, print_table
-from hmlet.errors import ConfigError
+from hmlet.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from hmlet.config import Recipe
@@ -49,16 +49,20 @@ def plan(
     sizes = _sizes(data, users, items, edges)
     kind, free = _place(device, memory)
     found = memory_plan(recipe, sizes, kind, ranks)
-    enough = fits(found.total, kind, devices, free)
-    instead = [] if enough else changes(recipe, sizes, kind, devices, free)
+    refused = _refusal(sizes)
+    enough = refused is None and fits(found.total, kind, devices, free)
+    instead = [] if enough or refused else changes(recipe, sizes, kind, devices, free)
     if as_json:
         asked = {"model": model, "device": kind, "devices": devices, "sizes": sizes.__dict__}
-        answer = {"fits": enough, "free": free, "changes": [change.as_json() for change in instead]}
+        answer = {"fits": enough, "refused": refused, "free": free, "changes": [change.as_json() for change in instead]}
         print_json({**asked, "bytes": found.as_json(), **answer})
         return
     print_line(_title(recipe, sizes, kind, devices))
     print_table(["on each device", "memory", "for"], _rows(found))
     print_line()
+    if refused:
+        print_line(f"It cannot be trained: {refused}.")
+        return
     shared = f", {devices} times over in one memory" if kind == "cpu" and devices > 1 else ""
     verdict = "It fits" if enough else "It does not fit"
     print_line(f"{verdict}: {readable(found.total)}{shared}, and there is {readable(free)}.")
@@ -103,6 +107,17 @@ def _sizes(data: str | None, users: float | None, items: float | None, edges: fl
     if data is None and users is not None and items is not None and edges is not None:
         return Sizes(int(users), int(items), int(edges))
     raise ConfigError("plan needs DATA, or --users, --items and --edges", "for example hmlet plan debian --model bpr")
+
+
+def _refusal(sizes: Sizes) -> str | None:
+    """Why no device trains a graph of this size, if so."""
+    from hmlet.graph import require_edges
+
+    try:
+        require_edges(sizes.edges)
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def _place(device: str, memory: str | None) -> tuple[str, int]:

@@ -6,7 +6,7 @@ y_ND = operator.drop(rate, key)(x_ND)     # each undirected edge kept with proba
 y_ND, x_ND = operator.fork(x_ND)          # for an x that others use too: gradients are added inside the product
 """
 
-from hmlet.kernels.activation import Activation, dense, dropout_relu, gumbel_softmax, mix, norm_dropout_relu
+from hmlet.kernels.activation import Activation, dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
 from hmlet.kernels.operator import Operator, draw_key, fork
 from hmlet.kernels.triplets import can_fuse, mean_margins
 
@@ -19,6 +19,7 @@ __all__ = [
     "dropout_relu",
     "fork",
     "gumbel_softmax",
+    "head",
     "mean_margins",
     "mix",
     "norm_dropout_relu",

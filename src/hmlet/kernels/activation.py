@@ -22,7 +22,6 @@ def norm_dropout_relu(x_NH: Tensor, norm: nn.BatchNorm1d, rate: float, generator
     Without a generator nothing is dropped.
     """
     if norm.training and generator is not None and backend.triton_runs(x_NH):
-        norm.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         y_NH: Tensor = _NormDropoutReLU.apply(  # type: ignore[no-untyped-call]
             x_NH.contiguous(), norm.weight, norm.bias, norm, rate, draw_key(generator, x_NH.device)
         )
@@ -48,7 +47,7 @@ class _NormDropoutReLU(torch.autograd.Function):
     def forward(
         ctx: Any, x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, norm: nn.BatchNorm1d, rate: float, key: Tensor
     ) -> Tensor:
-        running = (norm.running_mean, norm.running_var)
+        running = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
         y_NH, saved = backend.kernels("cuda_gate").norm_dropout_relu(
             x_NH, weight_H, bias_H, running, norm.momentum, norm.eps, rate, key
         )
@@ -114,7 +113,7 @@ class _ForkActivation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
-        y = activation(x)
+        y: Tensor = backend.kernels("cuda_gate").activation(x, activation.name, activation.leak)
         ctx.save_for_backward(y)
         ctx.activation = activation
         ctx.set_materialize_grads(False)
@@ -128,6 +127,29 @@ class _ForkActivation(torch.autograd.Function):
         return backend.kernels("cuda_gate").activation_backward(
             y, grad_y, grad_x, ctx.activation.name, ctx.activation.leak
         ), None
+
+
+def head(x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+    """x W + b, the gate's logits, in the parameters' type."""
+    if backend.triton_runs(x_MH):
+        logits_M2: Tensor = _Head.apply(x_MH.contiguous(), weight_H2, bias_2)  # type: ignore[no-untyped-call]
+        return logits_M2
+    return (x_MH @ weight_H2.to(x_MH.dtype)).to(bias_2.dtype) + bias_2
+
+
+class _Head(torch.autograd.Function):
+    """The gate's last layer on CUDA, with the gradients of its input and its weight in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+        ctx.save_for_backward(x_MH, weight_H2)
+        logits_M2: Tensor = backend.kernels("cuda_gate").head(x_MH, weight_H2.contiguous(), bias_2)
+        return logits_M2
+
+    @staticmethod
+    def backward(ctx: Any, grad_M2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x_MH, weight_H2 = ctx.saved_tensors
+        return *backend.kernels("cuda_gate").head_backward(x_MH, weight_H2.contiguous(), grad_M2), grad_M2.sum(0)
 
 
 def gumbel_softmax(

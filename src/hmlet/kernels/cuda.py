@@ -7,7 +7,9 @@ a captured CUDA graph drops other edges at each replay.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import triton
@@ -17,7 +19,7 @@ from torch import Tensor
 from hmlet.kernels.dry import SEGMENT
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
-THINNED = 64  # entries whose fate a program decides at once
+SEVERAL, THINNED = 16, 32  # segments that a program thins, and entries of each at once: most rows are short
 
 
 @triton.jit
@@ -84,7 +86,7 @@ def _join_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Rows cut into pieces of at most SEGMENT entries: users', then items', longest first. A cut row's are joined."""
+    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
 
     start: Tensor
     end: Tensor
@@ -96,6 +98,12 @@ class Segments:
     @classmethod
     def of(cls, indptr: Tensor) -> Segments:
         """The pieces of a CSR, made on its device."""
+        pieces, _ = cls.cut(indptr)
+        return pieces.ordered((pieces.end - pieces.start).argsort(descending=True, stable=True))
+
+    @classmethod
+    def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
+        """The pieces of a CSR in the order of its rows, and the row of each."""
         indptr = indptr.long()
         n_nodes, device = len(indptr) - 1, indptr.device
         degree = indptr.diff()
@@ -109,10 +117,24 @@ class Segments:
         target = torch.where(cut, n_nodes + cut.cumsum(0) - 1, row)
         hubs = (pieces > 1).nonzero().flatten()
         first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
-        # One side's rows read only the other side's, so half of the table is in use at a time and stays in the cache.
-        second = start >= indptr[-1] // 2
-        order = (second * (2 * SEGMENT) - (end - start)).argsort(stable=True)
-        return cls(start[order], end[order], target[order], hubs, first, int(cut.sum()))
+        return cls(start, end, target, hubs, first, int(cut.sum())), row
+
+    def ordered(self, order: Tensor) -> Segments:
+        return replace(self, start=self.start[order], end=self.end[order], target=self.target[order])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.start, self.end, self.target]
+
+
+class Piece(NamedTuple):
+    """Segments that one launch sums, and the entries that they are of."""
+
+    start: Tensor
+    end: Tensor
+    target: Tensor
+    neighbours: Tensor
+    weights: Tensor
 
 
 def product(
@@ -124,6 +146,14 @@ def product(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """addend + Σ over each row's entries of weight · x[neighbour]: N × D, in x's type or another. Deterministic."""
+    whole = Piece(segments.start, segments.end, segments.target, neighbours, weights)
+    return sums([whole], segments, x_ND, addend_ND, dtype)
+
+
+def sums(
+    pieces: Iterable[Piece], segments: Segments, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None
+) -> Tensor:
+    """The product, launched once a piece, each before the next is asked for; cut rows are joined at the end."""
     x_ND = x_ND.contiguous()
     addend_ND = None if addend_ND is None else addend_ND.contiguous()
     n_nodes, columns = x_ND.shape
@@ -131,10 +161,11 @@ def product(
     partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
     block = min(triton.next_power_of_2(columns), 512)
     tiles = triton.cdiv(columns, block)
-    _segments_kernel[(len(segments.start), tiles)](
-        x_ND, addend_ND, y_ND, partial, segments.start, segments.end, segments.target, neighbours, weights,
-        n_nodes, columns, in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
-    )  # fmt: skip
+    for piece in pieces:
+        _segments_kernel[(len(piece.start), tiles)](
+            x_ND, addend_ND, y_ND, partial, *piece, n_nodes, columns,
+            in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
+        )  # fmt: skip
     if len(segments.hubs):
         _join_kernel[(len(segments.hubs), tiles)](
             addend_ND, y_ND, partial, segments.hubs, segments.first, columns,
@@ -145,24 +176,50 @@ def product(
 
 @triton.jit
 def _thin_kernel(  # type: ignore[no-untyped-def]
-    start_ptr, end_ptr, neighbour_ptr, weight_ptr, edge_ptr, key_ptr, out_neighbour_ptr, out_weight_ptr, out_end_ptr,
-    keep_from, scale, block: tl.constexpr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+    start_ptr, end_ptr, neighbour_ptr, weight_ptr, scale_ptr, edge_ptr, key_ptr,
+    out_end_ptr, out_neighbour_ptr, out_weight_ptr, n_segments, keep_from, boost, drops: tl.constexpr,
+    has_scale: tl.constexpr, several: tl.constexpr, block: tl.constexpr,
+    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
-    segment = tl.program_id(0)
-    start = tl.load(start_ptr + segment)
-    end = tl.load(end_ptr + segment)
-    seed = salt(key_ptr, golden, first, second)
+    segment = tl.program_id(0) * several + tl.arange(0, several)
+    real = segment < n_segments
+    start = tl.load(start_ptr + segment, mask=real, other=0)
+    end = tl.load(end_ptr + segment, mask=real, other=0)
+    if drops:
+        seed = salt(key_ptr, golden, first, second)
     place = start
-    for at in range(start, end, block):  # most rows are short: a block as long as the longest would idle
-        entry = at + tl.arange(0, block)
-        live = entry < end
-        edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
-        live = live & (mixed(edge ^ seed, first, second) >= keep_from)
-        to = place + tl.cumsum(live.to(tl.int32), axis=0) - 1
-        tl.store(out_neighbour_ptr + to, tl.load(neighbour_ptr + entry, mask=live, other=0), mask=live)
-        tl.store(out_weight_ptr + to, tl.load(weight_ptr + entry, mask=live, other=0.0) * scale, mask=live)
-        place += tl.sum(live.to(tl.int32), axis=0)
-    tl.store(out_end_ptr + segment, place)
+    for at in range(0, tl.max(end - start, axis=0), block):
+        entry = (start + at)[:, None] + tl.arange(0, block)[None, :]
+        live = entry < end[:, None]
+        if drops:
+            edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
+            live = live & (mixed(edge ^ seed, first, second) >= keep_from.to(tl.uint32))
+        neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
+        if has_scale:
+            own = tl.load(scale_ptr + segment, mask=real, other=0.0)[:, None]
+            weight = own * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
+        else:
+            weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
+        to = place[:, None] + tl.cumsum(live.to(tl.int32), axis=1) - 1
+        tl.store(out_neighbour_ptr + to, neighbour, mask=live)
+        tl.store(out_weight_ptr + to, weight * boost, mask=live)
+        place += tl.sum(live.to(tl.int32), axis=1)
+    tl.store(out_end_ptr + segment, place, mask=real)
+
+
+def fill(
+    thinned: Piece, whole: Piece, edges: Tensor | None, rate: float, key: Tensor | None, scale: Tensor | None = None
+) -> None:
+    """Write the entries that a key keeps to the front of their segments, scaled by 1 / (1 - rate).
+
+    With the scale of each segment's row, the weights of `whole` are those of nodes: scale_n scale_m is made here.
+    """
+    _thin_kernel[(triton.cdiv(len(whole.start), SEVERAL),)](
+        whole.start, whole.end, whole.neighbours, whole.weights, scale, edges, key,
+        thinned.end, thinned.neighbours, thinned.weights, len(whole.start), threshold(rate), 1.0 / (1.0 - rate),
+        drops=edges is not None, has_scale=scale is not None, several=SEVERAL, block=THINNED,
+        golden=GOLDEN, first=FIRST, second=SECOND,
+    )  # fmt: skip
 
 
 def thin(
@@ -172,9 +229,7 @@ def thin(
 
     One cheap pass a step makes all 2 K products of the step shorter; multiplying by zero would not.
     """
+    whole = Piece(segments.start, segments.end, segments.target, neighbours, weights)
     kept_neighbours, kept_weights, end = map(torch.empty_like, (neighbours, weights, segments.end))
-    _thin_kernel[(len(segments.start),)](
-        segments.start, segments.end, neighbours, weights, edges, key, kept_neighbours, kept_weights, end,
-        threshold(rate), 1.0 / (1.0 - rate), block=THINNED, golden=GOLDEN, first=FIRST, second=SECOND, num_warps=1,
-    )  # fmt: skip
+    fill(whole._replace(end=end, neighbours=kept_neighbours, weights=kept_weights), whole, edges, rate, key)
     return replace(segments, end=end), kept_neighbours, kept_weights

@@ -16,29 +16,39 @@ from hmlet.kernels.cuda import mixed, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
 ROWS, COLUMNS = 32, 128  # a tile
-PART = 64  # rows whose sums one program adds up; the parts are then added in a fixed order: deterministic
-SUM_PARTS, SUM_COLUMNS = 128, 32  # a tile of those sums
+PART, SUMMED = 256, 16  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
+SUM_PARTS, SUM_COLUMNS = 256, 16  # a tile of those parts
 
 
 @triton.jit
 def _tile(first_row, n_rows, columns, rows: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The places of a tile's entries, which of them exist, and its columns."""
+    """The places of a tile's entries, and which of them exist."""
     row = first_row + tl.arange(0, rows)
     column = tl.program_id(1) * block + tl.arange(0, block)
     inside = (row < n_rows)[:, None] & (column < columns)[None, :]
-    return row[:, None].to(tl.int64) * columns + column[None, :], inside, column
+    return row[:, None].to(tl.int64) * columns + column[None, :], inside
 
 
 # -- BatchNorm, dropout and ReLU ------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _moments_kernel(x_ptr, part_ptr, n_rows, columns, rows: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+def _moments_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, part_ptr, n_rows, columns, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    column = tl.program_id(1) * block + tl.arange(0, block)
     # Any row of the data will do as an origin: sums of squares about it lose nothing, however far away the mean is.
     origin = tl.load(x_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
-    away = tl.where(inside, tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - origin[None, :], 0.0)
-    _store_sums(part_ptr, away, away * away, column, columns)
+    # Sums of a whole tile: adding its rows up makes the warps of a program wait for each other, so that comes last.
+    first = tl.zeros([rows, block], dtype=tl.float32)
+    second = tl.zeros([rows, block], dtype=tl.float32)
+    for start in tl.range(0, part, rows, num_stages=3):
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        away = tl.where(inside, x - origin[None, :], 0.0)
+        first += away
+        second += away * away
+    _store_sums(part_ptr, first, second, column, columns)
 
 
 @triton.jit
@@ -66,8 +76,8 @@ def _sum_parts(part_ptr, n_parts, columns, parts: tl.constexpr, block: tl.conste
 
 @triton.jit
 def _statistics_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, part_ptr, mean_ptr, deviation_ptr, running_mean_ptr, running_variance_ptr, n_parts, n_rows, columns,
-    epsilon, momentum, parts: tl.constexpr, block: tl.constexpr,
+    x_ptr, part_ptr, mean_ptr, deviation_ptr, running_mean_ptr, running_variance_ptr, tracked_ptr, n_parts, n_rows,
+    columns, epsilon, momentum, parts: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     first, second, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
     real = column < columns
@@ -81,63 +91,71 @@ def _statistics_kernel(  # type: ignore[no-untyped-def]
     running = tl.load(running_variance_ptr + column, mask=real, other=0.0)
     unbiased = variance * n_rows / (n_rows - 1)
     tl.store(running_variance_ptr + column, running + momentum * (unbiased - running), mask=real)
+    if tl.program_id(0) == 0:
+        tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
 
 
 @triton.jit
-def _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns):  # type: ignore[no-untyped-def]
+def _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """BatchNorm's parameters of a tile's columns, each 1 × columns: mean, 1 / deviation, weight and bias."""
+    column = tl.program_id(1) * block + tl.arange(0, block)
     real = column < columns
     mean = tl.load(mean_ptr + column, mask=real, other=0.0)
-    deviation = tl.load(deviation_ptr + column, mask=real, other=1.0)
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    return (x - mean[None, :]) / deviation[None, :]
-
-
-@triton.jit
-def _scaled(normal, weight_ptr, bias_ptr, column, columns):  # type: ignore[no-untyped-def]
-    real = column < columns
+    inverse = 1.0 / tl.load(deviation_ptr + column, mask=real, other=1.0)
     weight = tl.load(weight_ptr + column, mask=real, other=0.0)
-    return normal * weight[None, :] + tl.load(bias_ptr + column, mask=real, other=0.0)[None, :]
+    bias = tl.load(bias_ptr + column, mask=real, other=0.0)
+    return mean[None, :], inverse[None, :], weight[None, :], bias[None, :]
 
 
 @triton.jit
-def _is_kept(at, key_ptr, keep_from, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
-    return mixed(at.to(tl.uint32) ^ salt(key_ptr, golden, first, second), first, second) >= keep_from
+def _is_kept(at, seed, keep_from, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+    return mixed(at.to(tl.uint32) ^ seed, first, second) >= keep_from.to(tl.uint32)
 
 
 @triton.jit
 def _apply_kernel(  # type: ignore[no-untyped-def]
     x_ptr, y_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, before, keep_from, scale,
-    rows: tl.constexpr, block: tl.constexpr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr,
+    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
-    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
-    normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-    value = _scaled(normal, weight_ptr, bias_ptr, column, columns)
-    kept = _is_kept(before + at, key_ptr, keep_from, golden, first, second)
-    tl.store(y_ptr + at, tl.where(kept & (value > 0), value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
+    mean, inverse, weight, bias = _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block)
+    seed = salt(key_ptr, golden, first, second)
+    at, inside = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+    normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+    value = normal * weight + bias
+    alive = (value > 0) & _is_kept(before + at, seed, keep_from, first, second)
+    tl.store(y_ptr + at, tl.where(alive, value * scale, 0.0).to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _gradient_sums_kernel(  # type: ignore[no-untyped-def]
     x_ptr, grad_ptr, part_ptr, mean_ptr, deviation_ptr, weight_ptr, bias_ptr, key_ptr, n_rows, columns, keep_from,
-    scale, rows: tl.constexpr, block: tl.constexpr,
+    scale, part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
-    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
-    normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-    alive = (_scaled(normal, weight_ptr, bias_ptr, column, columns) > 0) & inside
-    alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
-    grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
-    _store_sums(part_ptr, grad, grad * normal, column, columns)
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    mean, inverse, weight, bias = _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block)
+    seed = salt(key_ptr, golden, first, second)
+    plain = tl.zeros([rows, block], dtype=tl.float32)
+    along = tl.zeros([rows, block], dtype=tl.float32)
+    for start in tl.range(0, part, rows, num_stages=3):
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale
+        alive = (normal * weight + bias > 0) & _is_kept(at, seed, keep_from, first, second)
+        grad = tl.where(alive & inside, grad, 0.0)
+        plain += grad
+        along += grad * normal
+    _store_sums(part_ptr, plain, along, column, columns)
 
 
 @triton.jit
-def _gradient_totals_kernel(  # type: ignore[no-untyped-def]
-    part_ptr, d_bias_ptr, d_weight_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr
+def _totals_kernel(  # type: ignore[no-untyped-def]
+    part_ptr, first_ptr, second_ptr, n_parts, columns, parts: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
-    plain, along, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
-    real = column < columns
-    tl.store(d_bias_ptr + column, plain, mask=real)
-    tl.store(d_weight_ptr + column, along, mask=real)
+    first, second, column = _sum_parts(part_ptr, n_parts, columns, parts, block)
+    tl.store(first_ptr + column, first, mask=column < columns)
+    tl.store(second_ptr + column, second, mask=column < columns)
 
 
 @triton.jit
@@ -146,17 +164,16 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     n_rows, columns, keep_from, scale, rows: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
-    at, inside, column = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
-    real = column < columns
-    normal = _normalised(x_ptr, mean_ptr, deviation_ptr, at, inside, column, columns)
-    alive = _scaled(normal, weight_ptr, bias_ptr, column, columns) > 0
-    alive = alive & _is_kept(at, key_ptr, keep_from, golden, first, second)
-    grad = tl.where(alive, tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale, 0.0)
-    plain = tl.load(d_bias_ptr + column, mask=real, other=0.0) / n_rows
-    along = tl.load(d_weight_ptr + column, mask=real, other=0.0) / n_rows
-    weight = tl.load(weight_ptr + column, mask=real, other=0.0)
-    slope = weight / tl.load(deviation_ptr + column, mask=real, other=1.0)
-    out = slope[None, :] * (grad - plain[None, :] - normal * along[None, :])
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    mean, inverse, weight, bias = _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block)
+    seed = salt(key_ptr, golden, first, second)
+    plain = (tl.load(d_bias_ptr + column, mask=column < columns, other=0.0) / n_rows)[None, :]
+    along = (tl.load(d_weight_ptr + column, mask=column < columns, other=0.0) / n_rows)[None, :]
+    at, inside = _tile(tl.program_id(0) * rows, n_rows, columns, rows, block)
+    normal = (tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32) - mean) * inverse
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32) * scale
+    alive = (normal * weight + bias > 0) & _is_kept(at, seed, keep_from, first, second)
+    out = weight * inverse * (tl.where(alive, grad, 0.0) - plain - normal * along)
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -179,18 +196,21 @@ def norm_dropout_relu(
     x_NH: Tensor,
     weight_H: Tensor,
     bias_H: Tensor,
-    running: tuple[Tensor, Tensor],
+    running: tuple[Tensor, Tensor, Tensor],
     momentum: float,
     epsilon: float,
     rate: float,
     key: Tensor,
 ) -> tuple[Tensor, Normalisation]:
-    """ReLU(BatchNorm(x)) with entries dropped by the hash of their place: two reads and one write of x, no mask."""
+    """ReLU(BatchNorm(x)) with entries dropped by the hash of their place: two reads and one write of x, no mask.
+
+    `running` is the running mean and variance and the number of batches behind them, all of which move on.
+    """
     n_rows, columns = x_NH.shape
     mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
     n_parts, tiles, block = _tiles(n_rows, columns, PART)
     part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, rows=PART, block=block, num_warps=8)
+    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block)
     _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
         parts=SUM_PARTS, block=SUM_COLUMNS,
@@ -233,9 +253,9 @@ def norm_dropout_relu_backward(
     drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
     shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
     _gradient_sums_kernel[(n_parts, tiles)](
-        x_NH, grad_NH, part, *state, n_rows, columns, *drop, rows=PART, num_warps=8, **shape
+        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, **shape
     )
-    _gradient_totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+    _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
         part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
     )
     out_NH = torch.empty_like(x_NH)
@@ -243,6 +263,76 @@ def norm_dropout_relu_backward(
         x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, rows=ROWS, **shape
     )
     return out_NH, d_weight_H, d_bias_H
+
+
+# -- the last layer -------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _head_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, weight_ptr, bias_ptr, logits_ptr, n_rows, columns, rows: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    linear = tl.zeros([rows], dtype=tl.float32) + tl.load(bias_ptr)
+    nonlinear = tl.zeros([rows], dtype=tl.float32) + tl.load(bias_ptr + 1)
+    for start in range(0, columns, block):
+        column = start + tl.arange(0, block)
+        real = column < columns
+        at, inside = row[:, None].to(tl.int64) * columns + column[None, :], (row < n_rows)[:, None] & real[None, :]
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        linear += tl.sum(x * tl.load(weight_ptr + 2 * column, mask=real, other=0.0)[None, :], axis=1)
+        nonlinear += tl.sum(x * tl.load(weight_ptr + 2 * column + 1, mask=real, other=0.0)[None, :], axis=1)
+    tl.store(logits_ptr + 2 * row, linear, mask=row < n_rows)
+    tl.store(logits_ptr + 2 * row + 1, nonlinear, mask=row < n_rows)
+
+
+@triton.jit
+def _head_backward_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, weight_ptr, grad_ptr, out_ptr, part_ptr, n_rows, columns,
+    part: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    weight_l = tl.load(weight_ptr + 2 * column, mask=column < columns, other=0.0)
+    weight_n = tl.load(weight_ptr + 2 * column + 1, mask=column < columns, other=0.0)
+    along_l = tl.zeros([rows, block], dtype=tl.float32)
+    along_n = tl.zeros([rows, block], dtype=tl.float32)
+    for start in tl.range(0, part, rows, num_stages=3):
+        at, inside = _tile(tl.program_id(0) * part + start, n_rows, columns, rows, block)
+        row = tl.program_id(0) * part + start + tl.arange(0, rows)
+        grad_l = tl.load(grad_ptr + 2 * row, mask=row < n_rows, other=0.0)[:, None]
+        grad_n = tl.load(grad_ptr + 2 * row + 1, mask=row < n_rows, other=0.0)[:, None]
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        out = grad_l * weight_l[None, :] + grad_n * weight_n[None, :]
+        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        along_l += grad_l * x
+        along_n += grad_n * x
+    _store_sums(part_ptr, along_l, along_n, column, columns)
+
+
+def head(x_NH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+    """x W + b in float32: two columns are too few for a matrix product's tiles."""
+    n_rows, columns = x_NH.shape
+    logits_N2 = torch.empty(n_rows, 2, device=x_NH.device)
+    block = min(triton.next_power_of_2(columns), COLUMNS)
+    _head_kernel[(triton.cdiv(n_rows, ROWS),)](
+        x_NH, weight_H2, bias_2, logits_N2, n_rows, columns, rows=ROWS, block=block
+    )
+    return logits_N2
+
+
+def head_backward(x_NH: Tensor, weight_H2: Tensor, grad_N2: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the weight, in one pass over x."""
+    n_rows, columns = x_NH.shape
+    n_parts, tiles, block = _tiles(n_rows, columns, PART)
+    part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
+    out_NH, d_weight_2H = torch.empty_like(x_NH), torch.empty(2, columns, device=x_NH.device)
+    _head_backward_kernel[(n_parts, tiles)](
+        x_NH, weight_H2, grad_N2.contiguous(), out_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block
+    )
+    _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
+        part, d_weight_2H[0], d_weight_2H[1], n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
+    )
+    return out_NH, d_weight_2H.t()
 
 
 # -- the choice -----------------------------------------------------------------------------------------------------
@@ -312,6 +402,32 @@ def noisy_choice_backward(soft_N2: Tensor, temperature: Tensor, grad_N2: Tensor)
 # -- φ and the mixture ----------------------------------------------------------------------------------------------
 
 SLOPES = {"elu": 0, "leaky-relu": 1, "relu": 1, "tanh": 2}  # how φ'(x) follows from φ(x); relu leaks nothing
+
+
+@triton.jit
+def _activation_kernel(x_ptr, y_ptr, count, leak, slope: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    x = tl.load(x_ptr + at, mask=at < count, other=0.0).to(tl.float32)
+    if slope == 0:
+        # Near 0 the difference eˣ - 1 would lose digits that its series has.
+        series = x * (1.0 + x / 2.0 * (1.0 + x / 3.0 * (1.0 + x / 4.0 * (1.0 + x / 5.0))))
+        y = tl.where(x > 0, x, tl.where(x > -0.1, series, tl.exp(tl.minimum(x, 0.0)) - 1.0))
+    elif slope == 1:
+        y = tl.where(x > 0, x, leak * x)
+    else:
+        square, far = x * x, tl.exp(-2.0 * tl.abs(x))
+        series = x * (1.0 - square / 3.0 * (1.0 - square * 0.4))
+        y = tl.where(square < 0.0025, series, tl.where(x > 0, 1.0, -1.0) * (1.0 - far) / (1.0 + far))
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=at < count)
+
+
+def activation(x: Tensor, name: str, leak: float) -> Tensor:
+    """φ(x)."""
+    y, count, block = torch.empty_like(x), x.numel(), 2048
+    _activation_kernel[(triton.cdiv(count, block),)](
+        x, y, count, leak if name == "leaky-relu" else 0.0, slope=SLOPES[name], block=block
+    )
+    return y
 
 
 @triton.jit

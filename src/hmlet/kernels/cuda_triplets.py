@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+ROWS = 4  # that a program finishes
+
 
 @triton.jit
 def _e0_and_mean(layers, row, columns, column):  # type: ignore[no-untyped-def]
@@ -70,20 +72,21 @@ def _scatter_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _finish_kernel(  # type: ignore[no-untyped-def]
-    own_ptr, total_ptr, rest_ptr, count_ptr, grad_norms_ptr, batch, columns, has_rest: tl.constexpr, block: tl.constexpr
+    own_ptr, total_ptr, rest_ptr, count_ptr, grad_norms_ptr, batch, n_nodes, columns,
+    has_rest: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    node = tl.program_id(0).to(tl.int64)
-    count = tl.load(count_ptr + node)
-    width = tl.where(count > 0, columns, 0)  # nothing is read of rows that no triplet has
+    node = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    count = tl.load(count_ptr + node, mask=node < n_nodes, other=0.0)
     pull = 2.0 * count * tl.load(grad_norms_ptr) / batch  # a row counts as often as it occurs
     for start in range(0, columns, block):
         column = start + tl.arange(0, block)
-        at = node * columns + column
-        touched = column < width
+        at = node[:, None] * columns + column[None, :]
+        touched = (count > 0)[:, None] & (column < columns)[None, :]  # nothing is read of rows that no triplet has
         total = tl.load(total_ptr + at, mask=touched, other=0.0)
         if has_rest:
-            tl.store(rest_ptr + at, total.to(rest_ptr.dtype.element_ty), mask=column < columns)
-        total += pull * tl.load(own_ptr + at, mask=touched, other=0.0)
+            inside = (node < n_nodes)[:, None] & (column < columns)[None, :]
+            tl.store(rest_ptr + at, total.to(rest_ptr.dtype.element_ty), mask=inside)
+        total += pull[:, None] * tl.load(own_ptr + at, mask=touched, other=0.0)
         tl.store(total_ptr + at, total, mask=touched)
 
 
@@ -116,7 +119,8 @@ def margins_backward(
     _scatter_kernel[(batch,)](
         tuple(layers_ND), rows_3B, grad_margin_B.contiguous(), total_ND, count_N, batch, columns, **_shape(columns)
     )
-    _finish_kernel[(n_nodes,)](
-        own_ND, total_ND, rest_ND, count_N, grad_norms, batch, columns, has_rest=rest_ND is not None, **_shape(columns)
-    )
+    _finish_kernel[(triton.cdiv(n_nodes, ROWS),)](
+        own_ND, total_ND, rest_ND, count_N, grad_norms, batch, n_nodes, columns,
+        has_rest=rest_ND is not None, rows=ROWS, block=_shape(columns)["block"],
+    )  # fmt: skip
     return total_ND, rest_ND

@@ -15,25 +15,28 @@ import torch
 from torch import Tensor
 
 from hmlet.kernels.cpu import TILE
+from hmlet.kernels.stream import Buffers
 
 SEGMENT = 512  # entries that one program sums at the most: hub rows are cut, so none of them is the last to finish
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Stands for cuda.Segments; on CPU, where rows are not cut, for nothing."""
+    """Stands for cuda.Segments, or for cuda_stream.Blocks; on CPU, where rows are not cut, for nothing."""
 
-    start: Tensor
-    end: Tensor
-    target: Tensor
+    tensors: list[Tensor]
     on_cuda: bool
+    streamed: bool
 
     @classmethod
-    def of(cls, n_nodes: int, n_entries: int, on_cuda: bool) -> Segments:
+    def of(cls, n_nodes: int, n_entries: int, on_cuda: bool, streamed: bool) -> Segments:
         """As many as a graph of this size has at the most: one a row, and one more for every full segment."""
         count = n_nodes + n_entries // SEGMENT if on_cuda else 0
-        start, end, target = (torch.empty(count, dtype=torch.int64, device="meta") for _ in range(3))
-        return cls(start, end, target, on_cuda)
+        offset = torch.int32 if streamed else torch.int64  # in a block, or in the graph
+        types = [offset, offset, torch.int64, *([torch.float32] if streamed else [])]  # its row's scale
+        tensors = [torch.empty(count, dtype=dtype, device="meta") for dtype in types]
+        tensors += Buffers(n_entries, count, torch.device("meta")).tensors if streamed else []
+        return cls(tensors, on_cuda, streamed)
 
 
 _stands_for: ContextVar[str] = ContextVar("stands_for", default="")
@@ -74,13 +77,13 @@ def product(
 def thin(
     segments: Segments, neighbours: Tensor, weights: Tensor, edges: Tensor, rate: float, key: Tensor
 ) -> tuple[Segments, Tensor, Tensor]:
-    """A thinned operator's arrays: of the whole's size on CUDA, compacted on CPU."""
+    """A thinned operator's arrays: of the whole's size on CUDA, compacted on CPU, none where it is streamed."""
+    if segments.streamed:
+        return segments, neighbours, weights
     if segments.on_cuda:
-        return (
-            replace(segments, end=torch.empty_like(segments.end)),
-            torch.empty_like(neighbours),
-            torch.empty_like(weights),
-        )
+        start, end, target = segments.tensors
+        thinned = replace(segments, tensors=[start, torch.empty_like(end), target])
+        return thinned, torch.empty_like(neighbours), torch.empty_like(weights)
     count = round(len(edges) * (1.0 - rate))
     _kept, _before = edges.new_empty(len(edges), dtype=torch.bool), torch.empty_like(edges)
     _where = edges.new_empty(count, dtype=torch.int64)
@@ -101,8 +104,20 @@ def dropout_relu(x_MH: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(x_MH)
 
 
+def activation(x: Tensor, *others: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
 def activation_backward(y: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(y)
+
+
+def head(x_NH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+    return bias_2.new_empty(len(x_NH), 2)
+
+
+def head_backward(x_NH: Tensor, weight_H2: Tensor, grad_N2: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x_NH), torch.empty_like(weight_H2)
 
 
 def noisy_choice(logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from hmlet.kernels import cpu, dry, edge_hash
+from hmlet.errors import ConfigError
+from hmlet.kernels import cpu, dry, edge_hash, stream
 
 log = logging.getLogger(__name__)
+Memory = Literal["device", "host"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +28,13 @@ class Operator:
     """Â (+ a diagonal): y_n = scale_n Σ_m scale_m x_m over the neighbours m of n, + loop_n x_n."""
 
     indptr: Tensor  # N + 1
-    neighbours: Tensor  # 2 E, of the same integer type as indptr
+    neighbours: Tensor  # 2 E
     edges: Tensor  # 2 E: the undirected edge's number
-    weights: Tensor  # 2 E: scale_n scale_m
+    weights: Tensor  # 2 E: scale_n scale_m; N scales where the graph is streamed, which makes the products on its way
     loop: Tensor | None = None  # N: the diagonal of a normalisation with self-loops
     storage: torch.dtype | None = None  # the type that x is stored in for the product; x's own where None
-    segments: Any = None  # kernels.cuda.Segments where Triton runs the product
+    segments: Any = None  # kernels.cuda.Segments where Triton runs the product, cuda_stream.Blocks where it streams
+    streamed: bool = False  # whether indptr, neighbours and edges lie in the memory of the host of a CUDA device
     key: Tensor | None = None  # of the dropout that made this operator, if one did
 
     @classmethod
@@ -46,10 +49,19 @@ class Operator:
         self_loops: bool = False,
         dtype: torch.dtype = torch.float32,
         storage: torch.dtype | None = None,
+        memory: Memory = "device",
     ) -> Operator:
-        """The operator of a graph's arrays on a device. `scale` is d^-1/2 (Graph.scale)."""
-        small = _fits_int32(len(neighbours))
+        """The operator of a graph's arrays on a device. `scale` is d^-1/2 (Graph.scale).
+
+        With `memory` "host" a CUDA device reads the graph's entries from the host's memory at each product.
+        """
         on_cuda = torch.device(device).type == "cuda"
+        loop = torch.from_numpy(scale * scale).to(device, dtype) if self_loops else None
+        if on_cuda and memory == "host":
+            offsets, scales = torch.from_numpy(indptr), torch.from_numpy(scale).to(device, dtype)
+            entries = stream.pinned(neighbours), stream.pinned(edges)
+            return cls(offsets, *entries, scales, loop, storage, _blocks(offsets.to(device), scales), streamed=True)
+        small = _fits_int32(len(neighbours))
         weights = np.repeat(scale, np.diff(indptr))
         weights *= scale[neighbours]
         offsets = torch.from_numpy(indptr.astype(np.int32) if small else indptr).to(device)
@@ -58,7 +70,7 @@ class Operator:
             torch.from_numpy(neighbours if small else neighbours.astype(np.int64)).to(device),
             torch.from_numpy(edges).to(device),
             torch.from_numpy(weights).to(device, dtype),
-            torch.from_numpy(scale * scale).to(device, dtype) if self_loops else None,
+            loop,
             storage if on_cuda else None,
             _segments(offsets) if on_cuda else None,
         )
@@ -72,19 +84,22 @@ class Operator:
         *,
         self_loops: bool = False,
         storage: torch.dtype | None = None,
+        memory: Memory = "device",
     ) -> Operator:
         """What `build` would make for a graph of this size on "cpu" or "cuda", on tensors without memory."""
         entries, on_cuda = 2 * n_edges, device == "cuda"
+        streamed = on_cuda and memory == "host"
         index = torch.int32 if _fits_int32(entries) else torch.int64
         with torch.device("meta"):
             return cls(
                 torch.empty(n_nodes + 1, dtype=index),
                 torch.empty(entries, dtype=index),
                 torch.empty(entries, dtype=torch.int32),
-                torch.empty(entries),
+                torch.empty(n_nodes if streamed else entries),
                 torch.empty(n_nodes) if self_loops else None,
                 storage if on_cuda else None,
-                dry.Segments.of(n_nodes, entries, on_cuda),
+                dry.Segments.of(n_nodes, entries, on_cuda, streamed),
+                streamed,
             )
 
     @property
@@ -92,12 +107,21 @@ class Operator:
         return len(self.indptr) - 1
 
     @property
+    def _kernels(self) -> Any:
+        """The module that works on rows cut into segments: Triton's, its streaming one, or that without memory."""
+        if self.weights.is_meta:
+            return dry
+        from hmlet.kernels import cuda, cuda_stream
+
+        return cuda_stream if self.streamed else cuda
+
+    @property
     def nbytes(self) -> int:
         """The bytes that the operator holds on its device."""
-        tensors = [self.indptr, self.neighbours, self.edges, self.weights, self.loop]
-        if self.segments is not None:
-            tensors += [self.segments.start, self.segments.end, self.segments.target]
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        tensors = [] if self.streamed else [self.indptr, self.neighbours, self.edges]
+        tensors += [self.weights, *([] if self.loop is None else [self.loop])]
+        tensors += [] if self.segments is None else self.segments.tensors
+        return sum(tensor.nbytes for tensor in tensors)
 
     @record_function("hmlet::edge dropout")
     def drop(self, rate: float, key: Tensor) -> Operator:
@@ -109,7 +133,7 @@ class Operator:
         if rate == 0.0:
             return self
         if self.segments is not None:
-            segments, neighbours, weights = _kernels(self.weights).thin(
+            segments, neighbours, weights = self._kernels.thin(
                 self.segments, self.neighbours, self.weights, self.edges, rate, key
             )
             return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
@@ -135,7 +159,7 @@ class Operator:
             y_ND = cpu.product(self.indptr, self.neighbours, self.weights, x_ND).to(dtype or x_ND.dtype)
             y_ND = y_ND if addend_ND is None else y_ND.add_(addend_ND)
         else:
-            y_ND = _kernels(x_ND).product(self.segments, self.neighbours, self.weights, x_ND, addend_ND, dtype)
+            y_ND = self._kernels.product(self.segments, self.neighbours, self.weights, x_ND, addend_ND, dtype)
         return y_ND if self.loop is None else y_ND.addcmul_(self.loop[:, None].to(y_ND.dtype), x_ND.to(y_ND.dtype))
 
 
@@ -147,15 +171,6 @@ def fork(product: Callable[[Tensor], Tensor], x_ND: Tensor) -> tuple[Tensor, Ten
 def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:
     """A fresh key for the hash of dropout, drawn on the device: one int64."""
     return torch.randint(2**62, (1,), generator=generator, device=device)
-
-
-def _kernels(x: Tensor) -> Any:
-    """The module that works on rows cut into segments: Triton's, or the one for tensors without memory."""
-    if x.is_meta:
-        return dry
-    from hmlet.kernels import cuda
-
-    return cuda
 
 
 def _fits_int32(entries: int) -> bool:
@@ -171,6 +186,17 @@ def _segments(indptr: Tensor) -> Any:
         log.warning("Triton is not installed: products run on PyTorch's embedding_bag, several times slower")
         return None
     return cuda.Segments.of(indptr)
+
+
+def _blocks(indptr: Tensor, scale: Tensor) -> Any:
+    """How Triton cuts the rows of a graph that is streamed."""
+    try:
+        from hmlet.kernels import cuda_stream
+    except ImportError:
+        raise ConfigError(
+            "train.graph_memory=host needs Triton, which is not installed", "pip install triton, or leave it at device"
+        ) from None
+    return cuda_stream.Blocks.of(indptr, scale)
 
 
 class _Fork(torch.autograd.Function):

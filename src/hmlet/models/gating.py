@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.distributed import Ranks
-from hmlet.kernels import dense, dropout_relu, gumbel_softmax, mix, norm_dropout_relu
+from hmlet.kernels import dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
 from hmlet.models.base import Pass, glorot
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
@@ -51,16 +51,19 @@ class Gate(nn.Module):
 
         Products are in the embeddings' type; BatchNorm's statistics and the logits are in the parameters'.
         """
-        norms = cast(Iterable[nn.BatchNorm1d], self.norm)
-        for weight, norm in zip(list(self.dense)[1:], norms, strict=True):
-            if how.ranks.size == 1:
-                alive_MH = norm_dropout_relu(hidden_MH, norm, self.rate, how.dropout)
-            else:
-                start = how.ranks.own_rows(n_nodes).start
-                normalised_MH = batch_norm(hidden_MH, norm, how.ranks, n_nodes)
-                alive_MH = dropout_relu(normalised_MH, self.rate, how.dropout, start, n_nodes)
-            hidden_MH = alive_MH @ weight.to(hidden_MH.dtype)
-        return hidden_MH.to(self.bias.dtype) + self.bias
+        if not self.norm:
+            return hidden_MH.to(self.bias.dtype) + self.bias
+        *between, last = cast(Iterable[nn.BatchNorm1d], self.norm)
+        for weight, norm in zip(list(self.dense)[1:-1], between, strict=True):
+            hidden_MH = self._alive(hidden_MH, norm, how, n_nodes) @ weight.to(hidden_MH.dtype)
+        return head(self._alive(hidden_MH, last, how, n_nodes), self.dense[-1], self.bias)
+
+    def _alive(self, hidden_MH: Tensor, norm: nn.BatchNorm1d, how: Pass, n_nodes: int) -> Tensor:
+        """What BatchNorm, dropout and ReLU make of a layer."""
+        if how.ranks.size == 1:
+            return norm_dropout_relu(hidden_MH, norm, self.rate, how.dropout)
+        start = how.ranks.own_rows(n_nodes).start
+        return dropout_relu(batch_norm(hidden_MH, norm, how.ranks, n_nodes), self.rate, how.dropout, start, n_nodes)
 
 
 def batch_norm(x_MH: Tensor, norm: nn.BatchNorm1d, ranks: Ranks, n_nodes: int) -> Tensor:

@@ -31,7 +31,14 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     loops = model.self_loops
     operator = Operator.build(
-        graph.indptr, graph.neighbours, graph.edges, graph.scale(loops), device, self_loops=loops, storage=storage
+        graph.indptr,
+        graph.neighbours,
+        graph.edges,
+        graph.scale(loops),
+        device,
+        self_loops=loops,
+        storage=storage,
+        memory=recipe.train.graph_memory,
     )
     config = recipe.model.model_copy(update={"gate_ranking": "noisy"})
     noise = torch.Generator(device).manual_seed(recipe.seed)
