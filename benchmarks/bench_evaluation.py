@@ -30,6 +30,7 @@ from hmlet.kernels import Operator
 
 METRICS = ("ndcg", "recall", "precision")
 LAYERS = 3
+PAUSE = 0.5  # seconds before each side: a library's threads spin for a while after their last product
 
 
 def main() -> None:
@@ -51,9 +52,11 @@ def main() -> None:
     ours, loop = [], []
     evaluate(on_device, data, "test", "train", options.k)  # libraries choose their algorithms
     for _ in range(options.repeats):
+        time.sleep(PAUSE)
         began = time.perf_counter()
         found = evaluate(on_device, data, "test", "train", options.k)
         ours.append(time.perf_counter() - began)
+        time.sleep(PAUSE)
         began = time.perf_counter()
         looped = numpy_loop(users_UF.numpy(), items_IF.numpy(), data, sample, options.k)
         loop.append((time.perf_counter() - began) * len(every) / len(sample))

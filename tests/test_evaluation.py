@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import oracles
 import planted
@@ -14,7 +16,7 @@ from torch import Tensor
 from hmlet import evaluation
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError
-from hmlet.evaluation import Membership, evaluate, mask_parts
+from hmlet.evaluation import Membership, evaluate, mask_parts, rank_blocks
 
 CASES = [("valid", "train"), ("test", "train"), ("test", "train+valid")]
 N_USERS, N_ITEMS = 9, 40
@@ -67,6 +69,38 @@ def test_blocks_of_any_size_give_the_same(split: str, mask: str, monkeypatch: py
         blocks = evaluate(factors, data, split, mask, 5)
         assert all(np.array_equal(blocks.per_user[name], whole.per_user[name]) for name in whole.per_user)
         assert blocks.metrics == whole.metrics
+
+
+@pytest.fixture
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch with three threads, and blocks of one user."""
+    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 4 * N_ITEMS)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("joined", [1, 2, 2048])
+def test_blocks_side_by_side(joined: int, three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users stay in order whichever thread is done first, and however many share a computation of metrics."""
+    monkeypatch.setattr(evaluation, "JOINED", joined)
+    for seed in range(5):
+        check(*random_case(seed), "test", "train", 5)
+        assert torch.get_num_threads() == 3
+
+
+def test_threads_are_as_before_when_ranking_is_left_early_or_fails(three_threads: None) -> None:
+    data, (users_UF, items_IF) = random_case(1)
+    every = np.arange(N_USERS)
+    blocks = rank_blocks(users_UF, items_IF, every, 5, data.csr("train"))
+    first, _ = next(blocks)
+    assert first.tolist() == [0]
+    blocks.close()  # type: ignore[attr-defined]
+    assert torch.get_num_threads() == 3
+    with pytest.raises(RuntimeError):
+        list(rank_blocks(users_UF[:, :2], items_IF, every, 5, None))  # factors of two sizes
+    assert torch.get_num_threads() == 3
 
 
 def test_a_perfect_model_on_the_checkerboard() -> None:

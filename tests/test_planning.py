@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from hmlet.distributed import Ranks
 from hmlet.kernels import Operator, stream
 from hmlet.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, readable
 from hmlet.profiling import Unwatched
+from hmlet.ranking import candidate_bytes
 from hmlet.runs import RunDirectory
 from hmlet.training import Trainer
 
@@ -47,10 +48,15 @@ def peak(work: Callable[[], object]) -> int:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of ranking that do not hide what an evaluation takes beside them."""
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks of ranking that do not hide what an evaluation takes beside them, one at a time in sight of `peak`."""
     monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 1 << 18)
     monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 20)
+    monkeypatch.setattr(evaluation, "JOINED", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("model", TRAINED)
@@ -67,6 +73,19 @@ def test_the_plan_is_what_training_takes(model: str, data: Dataset, tmp_path: Pa
     trainer._validate(1)  # makes the best model so far
     trainer.state.best_value = -1.0
     assert plan.ranking == pytest.approx(peak(lambda: trainer._validate(1)), rel=0.1)
+
+
+def test_each_thread_ranks_a_block_of_its_own(small_blocks: None) -> None:
+    """With three threads two blocks more are held, but never more blocks than there are."""
+    chosen, many, few = recipe("bpr"), Sizes(2000, 1000, 10_000), Sizes(60, 1000, 10_000)
+    alone = memory_plan(chosen, many).ranking
+    alone_of_few = memory_plan(chosen, few).ranking
+    torch.set_num_threads(3)
+    users = evaluation.block_size(1000, 48, 20, "cpu")
+    assert users > 60
+    block = users * (4 * 1000 + candidate_bytes(1000, 48, 20))
+    assert memory_plan(chosen, many).ranking == alone + 2 * block
+    assert memory_plan(chosen, few).ranking == alone_of_few
 
 
 @pytest.mark.parametrize("state", ["float32", "bfloat16"])

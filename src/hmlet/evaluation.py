@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +18,14 @@ from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
-from hmlet.ranking import NO_ITEM, Prepared, Ranked, candidate_bytes, top_k
+from hmlet.ranking import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, scores_room, top_k
 
+Result = TypeVar("Result")
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
-# Of scores held at once: what stays in a CPU's cache, and is small beside a GPU's memory; then of candidates' factors.
-BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 512 << 20}
+# Of a block's scores: what stays in a CPU's cache, and is small beside a GPU's memory; then of its candidates' factors.
+BLOCK_BYTES = {"cpu": 20 << 20, "cuda": 512 << 20}
 CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+JOINED = 2048  # users whose metrics are computed together
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +35,7 @@ class Evaluation:
     split: str
     mask: str
     k: int
-    users: npt.NDArray[np.int64]  # indices, ascending
+    users: Indices  # ascending
     per_user: dict[str, npt.NDArray[np.float64]]
     coverage: float  # share of the catalogue that is recommended to anyone
 
@@ -86,15 +91,29 @@ def evaluate(
     relevant = Membership(held_out, data.n_items, items_IF.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
     recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
-    for block, ranked in rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks, width=width):
+    for block, items_BK in _joined(rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks, width=width)):
         users_B = torch.from_numpy(block).to(items_IF.device)
-        found = per_user(relevant(users_B, ranked.items_BK), relevant.counts[users_B], k)
+        found = per_user(relevant(users_B, items_BK), relevant.counts[users_B], k)
         for name, values in found.items():
             collected[name].append(values)
-        recommended_I[ranked.items_BK] = True  # NO_ITEM is -1: the spare last place
+        recommended_I[items_BK] = True  # NO_ITEM is -1: the spare last place
     arrays = {name: torch.cat(parts).cpu().numpy() if parts else np.empty(0) for name, parts in collected.items()}
     covered = int(recommended_I[: data.n_items].sum())
     return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
+
+
+def _joined(blocks: Iterator[tuple[Indices, Ranked]]) -> Iterator[tuple[Indices, Tensor]]:
+    """Users and their items, JOINED users or more together: the metrics' small operations cost a call each."""
+    users: list[Indices] = []
+    items: list[Tensor] = []
+    for block, ranked in blocks:
+        users.append(block)
+        items.append(ranked.items_BK)
+        if sum(map(len, users)) >= JOINED:
+            yield np.concatenate(users), torch.cat(items)
+            users, items = [], []
+    if users:
+        yield np.concatenate(users), torch.cat(items)
 
 
 def block_size(n_items: int, factor_size: int, k: int, device: str) -> int:
@@ -103,36 +122,79 @@ def block_size(n_items: int, factor_size: int, k: int, device: str) -> int:
     return max(1, min(by_scores, CANDIDATE_BYTES[device] // max(1, candidate_bytes(n_items, factor_size, k))))
 
 
+def blocks_at_once(users: int, size: int, device: str, ranks: Ranks = ALONE) -> int:
+    """How many blocks are ranked side by side: one a thread on CPU. One fills a GPU, and ranks exchange one by one."""
+    if device != "cpu" or ranks.size > 1:
+        return 1
+    return max(1, min(torch.get_num_threads(), -(-users // size)))
+
+
 def rank_blocks(
     users_UF: Tensor,
     items_IF: Tensor,
-    users: npt.NDArray[np.int64],
+    users: Indices,
     k: int,
     seen: Csr | None,
     allowed_I: Tensor | None = None,
     ranks: Ranks = ALONE,
     prepared: Prepared | None = None,
     width: int | None = None,
-) -> Iterator[tuple[npt.NDArray[np.int64], Ranked]]:
+) -> Iterator[tuple[Indices, Ranked]]:
     """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
 
+    On CPU each thread ranks blocks of its own, in memory that goes from block to block, because fresh pages are slow.
     Of several ranks each ranks its share of a block, and all of them get the whole block's lists. Users' factors may
     be the rank's own columns, `width` of each layer: a block's are then exchanged, so that no rank holds all of them.
     """
     device = items_IF.device
     prepared = prepared or Prepared.of(items_IF)
     size = block_size(len(items_IF), items_IF.shape[1], k, device.type)
-    for start in range(0, len(users), size * ranks.size):
-        block = users[start : start + size * ranks.size]
-        own = block[ranks.own_rows(len(block))]
+    at_once = blocks_at_once(len(users), size, device.type, ranks)
+    rooms = [scores_room(min(size, len(users)), items_IF) for _ in range(at_once)]
+
+    def rank(block: Indices, own: Indices, users_BF: Tensor) -> tuple[Indices, Ranked]:
         pairs = None if seen is None else _pairs(seen, own, device)
-        users_BF = users_UF[torch.from_numpy(own if width is None else block).to(device)]
-        users_BF = users_BF if width is None else ranks.own_whole(users_BF, width)
-        ranked = top_k(users_BF, items_IF, k, pairs, allowed_I, prepared)
+        room = rooms.pop()
+        ranked = top_k(users_BF, items_IF, k, pairs, allowed_I, prepared, room)
+        rooms.append(room)
+        return block, ranked
+
+    def calls() -> Iterator[Callable[[], tuple[Indices, Ranked]]]:
+        for start in range(0, len(users), size * ranks.size):
+            block = users[start : start + size * ranks.size]
+            own = block[ranks.own_rows(len(block))]
+            users_BF = users_UF[torch.from_numpy(own if width is None else block).to(device)]
+            yield partial(rank, block, own, users_BF if width is None else ranks.own_whole(users_BF, width))
+
+    for block, ranked in _side_by_side(calls(), at_once):
         yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))
 
 
-def _pairs(seen: Csr, block: npt.NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
+def _side_by_side(calls: Iterator[Callable[[], Result]], threads: int) -> Iterator[Result]:
+    """What each call returns, in their order; at most `threads` run at once, and as many results wait to be taken.
+
+    Meanwhile each of PyTorch's operations stays on one core, here as there: most of a ranking's are too small to be
+    worth dividing.
+    """
+    if threads == 1:
+        yield from (call() for call in calls)
+        return
+    before = torch.get_num_threads()
+    running: deque[Future[Result]] = deque()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads, "ranking", torch.set_num_threads, (1,)) as pool:
+            for call in calls:
+                running.append(pool.submit(call))
+                if len(running) > 2 * threads:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _pairs(seen: Csr, block: Indices, device: torch.device) -> tuple[Tensor, Tensor]:
     """The (row in the block, item) pairs of a CSR's rows."""
     counts = seen.indptr[block + 1] - seen.indptr[block]
     rows = np.repeat(np.arange(len(block)), counts)

@@ -22,7 +22,7 @@ from hmlet.config import HmletConfig, Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import OutOfMemory
-from hmlet.evaluation import block_size
+from hmlet.evaluation import block_size, blocks_at_once
 from hmlet.graph import Graph
 from hmlet.kernels import Operator, dry
 from hmlet.metrics import METRICS
@@ -144,8 +144,9 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
         own_NF = model.readout(layers).float()
         items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
         _prepared = items_IF.T.contiguous() if device == "cpu" else None  # as ranking.Prepared has it
-    users = min(sizes.users, block_size(sizes.items, items_IF.shape[1], k, device))
-    block = users * (4 * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k))
+    size = block_size(sizes.items, items_IF.shape[1], k, device)
+    ranked = min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks)
+    block = ranked * (4 * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k))
     per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
