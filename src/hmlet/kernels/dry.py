@@ -139,9 +139,11 @@ def mix_backward(
     return torch.empty_like(choice_N2), torch.empty_like(linear_ND), torch.empty_like(nonlinear_ND)
 
 
-def margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor]:
-    batch = len(rows_3B) // 3
-    return layers_ND[0].new_empty(batch), layers_ND[0].new_empty(batch)
+def margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    own_ND = layers_ND[0]
+    means = len(layers_ND) > 1 and len(rows_3B) > len(own_ND)
+    _norms = own_ND.new_empty(len(rows_3B) if means else len(rows_3B) // 3)
+    return own_ND.new_empty(len(rows_3B) // 3), own_ND.new_empty(()), torch.empty_like(layers_ND[-1]) if means else None
 
 
 def margins_backward(layers_ND: Sequence[Tensor], *others: Any) -> tuple[Tensor, Tensor | None]:

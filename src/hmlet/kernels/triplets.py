@@ -26,19 +26,19 @@ def can_fuse(layers_ND: Sequence[Tensor]) -> bool:
 
 
 class _MeanMargins(torch.autograd.Function):
-    """Nothing is kept of the forward pass but the layers: reading their rows twice is less than writing them out."""
+    """Nothing is kept of a small batch but the layers: reading their rows twice is less than writing them out."""
 
     @staticmethod
     def forward(ctx: Any, rows_3B: Tensor, *layers_ND: Tensor) -> tuple[Tensor, Tensor]:
         layers_ND = tuple(layer_ND.contiguous() for layer_ND in layers_ND)
-        ctx.save_for_backward(rows_3B, *layers_ND)
-        margin_B, norm_B = backend.kernels("cuda_triplets").margins(layers_ND, rows_3B)
-        return margin_B, norm_B.sum() / len(norm_B)
+        margin_B, norms, mean_ND = backend.kernels("cuda_triplets").margins(layers_ND, rows_3B)
+        ctx.save_for_backward(rows_3B, mean_ND, *layers_ND)
+        return margin_B, norms
 
     @staticmethod
     def backward(ctx: Any, grad_margin_B: Tensor, grad_norms: Tensor) -> tuple[Tensor | None, ...]:
-        rows_3B, *layers_ND = ctx.saved_tensors
+        rows_3B, mean_ND, *layers_ND = ctx.saved_tensors
         first_ND, rest_ND = backend.kernels("cuda_triplets").margins_backward(
-            layers_ND, rows_3B, grad_margin_B, grad_norms
+            layers_ND, mean_ND, rows_3B, grad_margin_B, grad_norms
         )
         return None, first_ND, *[rest_ND] * (len(layers_ND) - 1)
