@@ -72,7 +72,7 @@ def test_two_rounds_find_what_one_does(n_items: int) -> None:
     groups = n_items // GROUP
     items_IF[5 : groups * GROUP : groups] = 3 * users_BF[0]  # all of group 5
     items_IF[-1], items_IF[groups * GROUP - 1] = 4 * users_BF[0], 5 * users_BF[1]
-    assert groups >= 4 * (5 + 4), "the case takes two rounds"
+    assert groups > 4 * (5 + 4), "the case takes two rounds"
     check(users_BF, items_IF, 5)
     check(users_BF, items_IF, 5, [{n_items - 1, 5, 5 + groups}, {groups * GROUP - 1}, set(range(n_items - 3))])
 
@@ -174,6 +174,12 @@ def test_factors_that_want_gradients_are_ranked_without() -> None:
     found = top_k(users_BF.requires_grad_(), items_IF.requires_grad_(), 5)
     assert torch.equal(found.items_BK, usual.items_BK)
     assert not found.scores_BK.requires_grad
+
+
+@pytest.mark.parametrize("users", [0, 2])
+def test_no_items(users: int) -> None:
+    ranked = top_k(normal(1, users, 4), torch.empty(0, 4), 3)
+    assert ranked.items_BK.shape == ranked.scores_BK.shape == (users, 0)
 
 
 def test_no_users_and_inputs_stay_as_they_were() -> None:

@@ -143,7 +143,7 @@ def _largest(scores_BI: Tensor, count: int) -> Tensor:
     left out.
     """
     groups = scores_BI.shape[1] // GROUP
-    if scores_BI.device.type != "cpu" or groups < 4 * count:
+    if scores_BI.device.type != "cpu" or groups <= 4 * count:
         return _places(scores_BI, count).sort(dim=1).values
     grouped = groups * GROUP
     best_BG = scores_BI[:, :grouped].view(-1, GROUP, groups).amax(dim=1)
