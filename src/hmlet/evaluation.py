@@ -155,9 +155,10 @@ def rank_blocks(
     def rank(block: Indices, own: Indices, users_BF: Tensor) -> tuple[Indices, Ranked]:
         pairs = None if seen is None else _pairs(seen, own, device)
         room = rooms.pop()
-        ranked = top_k(users_BF, items_IF, k, pairs, allowed_I, prepared, room)
-        rooms.append(room)
-        return block, ranked
+        try:
+            return block, top_k(users_BF, items_IF, k, pairs, allowed_I, prepared, room)
+        finally:
+            rooms.append(room)  # after an error too: the next block would else fail for want of a room, and hide it
 
     def calls() -> Iterator[Callable[[], tuple[Indices, Ranked]]]:
         for start in range(0, len(users), size * ranks.size):
