@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,6 +136,10 @@ def test_a_training_too_short_to_measure_says_so(tmp_path: Path, capsys: pytest.
         (["aten::cat", "_DenseBackward"], "matrix products"),
         (["_segments_kernel"], "product"),
         (["_thin_kernel"], "edge dropout"),
+        (["_triplets_kernel"], "sampling"),
+        (["_head_backward_kernel"], "matrix products"),
+        (["_noisy_choice_kernel"], "mixture"),
+        (["_means_kernel"], "readout and loss"),
         (["aten::rand", "hmlet::sampling"], "sampling"),
         (["nvjet_tst_192x192_64x4_2x1_v_bz_coopB_NNT"], "matrix products"),
         (["sm80_xmma_gemm_bf16bf16_bf16f32_f32_nn_n_tilesize128x128x32_relu"], "matrix products"),
@@ -148,6 +153,13 @@ def test_a_training_too_short_to_measure_says_so(tmp_path: Path, capsys: pytest.
 )
 def test_names_tell_the_part(names: list[str], part: str) -> None:
     assert part_of(names) == part
+
+
+def test_every_kernel_of_ours_has_a_part() -> None:
+    sources = Path(profiling.__file__).parent.glob("kernels/cuda*.py")
+    names = [name for source in sources for name in re.findall(r"def (\w+_kernel)\(", source.read_text("utf-8"))]
+    assert len(names) > 20
+    assert [name for name in names if part_of([name]) == OTHER] == []
 
 
 def test_kernels_count_on_a_gpu_and_operations_without_their_children_on_a_cpu() -> None:

@@ -36,7 +36,7 @@ PARTS = {
     "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas|_head",
     "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|stat|apply|gradient|totals)",
     "mixture": r"mix|softmax|choice|uniform|aten::log$",
-    "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty|margins|finish",
+    "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty|margins|means|finish",
     "sums of gradients": r"accumulate|aten::add|functor_add",
 }
 _PATTERNS = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in PARTS.items()}
