@@ -19,6 +19,7 @@ from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
+from hmlet.distributed import Ranks
 from hmlet.errors import ConfigError, RunError, TrainingError
 from hmlet.evaluation import evaluate
 from hmlet.runs import CHECKPOINT, RunDirectory
@@ -195,6 +196,24 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
     before = (run.path / "run.json").read_bytes()
     assert fit(run.path, resume=True).record == run.record
     assert (run.path / "run.json").read_bytes() == before
+
+
+def test_a_device_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    names = {"cpu": "cpu", "auto": "cuda:0", "cuda": "cuda:0", "cuda:1": "cuda:1"}
+    assert {name: str(training.choose_device(name)) for name in names} == names
+    assert str(training.choose_device("cuda", Ranks(3, 4, local=1))) == "cuda:1"
+    for name in ("cuda:2", "cuda:x", "gpu"):
+        with pytest.raises(ConfigError, match=f"there is no device '{name}'"):
+            training.choose_device(name)
+    with pytest.raises(ConfigError, match="no CUDA device for process 2 of this machine") as refused:
+        training.choose_device("cuda", Ranks(2, 4, local=2))
+    assert refused.value.hint == "use --nproc-per-node 2, or --device cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="there is no CUDA device"):
+        training.choose_device("cuda")
+    assert str(training.choose_device("auto")) == "cpu"
 
 
 def test_too_little_memory_is_noticed_before_anything_is_written(

@@ -77,10 +77,13 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigError("there is no CUDA device", "use --device cpu")
     at, count = int(number or 0) if ranks.size == 1 else ranks.local, torch.cuda.device_count()
-    if at >= count:
-        who = name if ranks.size == 1 else f"process {ranks.local} of this machine"
-        raise ConfigError(f"there is no CUDA device for {who}", f"there are {count}; use --device cpu, or fewer ranks")
-    return torch.device("cuda", at)
+    if at < count:
+        return torch.device("cuda", at)
+    if ranks.size == 1:
+        raise ConfigError(f"there is no device {name!r}", f"the last one is cuda:{count - 1}")
+    raise ConfigError(
+        f"there is no CUDA device for process {at} of this machine", f"use --nproc-per-node {count}, or --device cpu"
+    )
 
 
 def fit(
