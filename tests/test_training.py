@@ -14,13 +14,13 @@ import torch
 from bare import run_bare
 from planted import checkerboard, dataset, random_pairs
 
-from hmlet import planning, steps, training
+from hmlet import graph, planning, steps, training
 from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.distributed import Ranks
-from hmlet.errors import ConfigError, RunError, TrainingError
+from hmlet.errors import ConfigError, DataError, RunError, TrainingError
 from hmlet.evaluation import evaluate
 from hmlet.runs import CHECKPOINT, RunDirectory
 from hmlet.tuning import tune
@@ -221,6 +221,15 @@ def test_too_little_memory_is_noticed_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(planning, "free_memory", lambda device: 10_000)
     with pytest.raises(TrainingError, match=r"needs about .* 10\.0 kB is free.*embedding_size"):
+        fit(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_many_edges_are_refused_before_memory_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What to change for less memory would not help."""
+    monkeypatch.setattr(planning, "free_memory", lambda device: 10_000)
+    monkeypatch.setattr(graph, "MAX_EDGES", 100)
+    with pytest.raises(DataError, match="more than the 100 edges that a graph can have"):
         fit(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

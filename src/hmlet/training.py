@@ -110,10 +110,10 @@ def fit(
     _require_splittable(recipe, ranks)
     if profile is not None and ranks.size > 1:
         raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
-    require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
-    require_edges(data.count("train"))
+    require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
+    require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
