@@ -126,6 +126,16 @@ def test_a_graph_in_the_hosts_memory_by_hand() -> None:
     assert on_cpu == memory_plan(recipe("lightgcn"), sizes)  # where the graph is in that memory anyway
 
 
+def test_a_deterministic_step_copies_the_rows_of_its_batch() -> None:
+    """On CUDA other steps read them where they lie: of every row, then, its factor and its e⁰ at the least."""
+    plain = recipe("lightgcn", "train.batch_size=100_000")
+    rows = 3 * 100_000 * 48 * 4
+    sizes = Sizes(1000, 500, 20_000)
+    more = memory_plan(plain.changed(["train.deterministic=true"]), sizes, "cuda").activations
+    assert more >= memory_plan(plain, sizes, "cuda").activations + 2 * rows
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_ranks_divide_the_columns_and_not_the_graph() -> None:
     chosen = recipe("lightgcn", "train.edge_dropout=0.0")
     alone, four = (memory_plan(chosen, LARGE, "cuda", Ranks(0, size)) for size in (1, 4))

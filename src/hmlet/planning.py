@@ -30,7 +30,7 @@ from hmlet.models import NOISE_FREE, Model, build
 from hmlet.models.wrmf import WRMF
 from hmlet.ranking import candidate_bytes
 from hmlet.sampling import Triplets
-from hmlet.steps import batch_loss
+from hmlet.steps import batch_loss, deterministic
 
 META = torch.device("meta")
 
@@ -79,7 +79,7 @@ class MemoryPlan:
 
 def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks = ALONE) -> MemoryPlan:
     """The bytes that training a recipe takes on each rank's device ("cpu" or "cuda"), however large the graph."""
-    with dry.standing_for(device):
+    with dry.standing_for(device), deterministic(recipe.train.deterministic):
         return _plan(recipe, sizes, device, ranks)
 
 

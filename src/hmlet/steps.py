@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -50,6 +52,17 @@ def make_steps(
     if isinstance(model, WRMF):
         return SolverSteps(model, data.csr("train"))
     return GradientSteps(recipe, model, operator, data, device, ranks)
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """PyTorch's deterministic algorithms while a step is taken or planned, where the recipe asks for them."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def batch_loss(

@@ -9,8 +9,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,7 @@ from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.planning import Sizes, memory_plan, require_memory
 from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory
-from hmlet.steps import Steps, make_steps
+from hmlet.steps import Steps, deterministic, make_steps
 from hmlet.version import VERSION
 
 Listener = Callable[[dict[str, Any]], None]
@@ -118,7 +118,7 @@ def fit(
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
     empty = RunDirectory(Path(out), {})
-    with ExitStack() as held, _deterministic(recipe.train.deterministic), _StopRequest() as request:
+    with ExitStack() as held, deterministic(recipe.train.deterministic), _StopRequest() as request:
         ranks.first(lambda: held.enter_context(empty.lock()))  # its value is None
         run = RunDirectory(empty.path, ranks.first(lambda: _enter(empty.path, recipe, data, place, resume).record))
         if run.finished:
@@ -401,14 +401,3 @@ class _StopRequest:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    """PyTorch's deterministic algorithms while training, where the recipe asks for them."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(wanted or before)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
