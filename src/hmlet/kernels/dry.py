@@ -142,9 +142,10 @@ def mix_backward(
 def margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     own_ND = layers_ND[0]
     means = len(layers_ND) > 1 and len(rows_3B) > len(own_ND)
-    _norms = own_ND.new_empty(len(rows_3B) if means else len(rows_3B) // 3)
+    _norms = own_ND.new_empty(len(own_ND) + len(rows_3B) if means else len(rows_3B) // 3)
     return own_ND.new_empty(len(rows_3B) // 3), own_ND.new_empty(()), torch.empty_like(layers_ND[-1]) if means else None
 
 
 def margins_backward(layers_ND: Sequence[Tensor], *others: Any) -> tuple[Tensor, Tensor | None]:
+    _counts = layers_ND[0].new_empty(len(layers_ND[0]))
     return torch.empty_like(layers_ND[0]), torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
