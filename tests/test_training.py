@@ -320,6 +320,14 @@ def test_of_two_processes_one_writes(prepared: Path, tmp_path: Path, whole: RunD
     assert same(RunDirectory.open(out), whole)
 
 
+def test_a_recipe_for_a_gpu_is_said_to_be_one_on_a_cpu(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for precision, said in (("bfloat16", True), ("float32", False)):
+        assert main([*arguments(prepared, tmp_path / precision), "--set", f"train.precision={precision}"]) == 0
+        assert ("made for a GPU" in capsys.readouterr().err) == said
+
+
 def test_training_needs_the_core_dependencies_only(prepared: Path, tmp_path: Path) -> None:
     """As on a GPU box with little more than PyTorch: train, evaluate and analyze a prepared directory."""
     settings = [part for setting in [*SETTINGS, "model.gate_hidden=[8]"] for part in ("--set", setting)]

@@ -44,7 +44,7 @@ def plan(
     from hmlet.distributed import Ranks
     from hmlet.planning import changes, fits, memory_plan, readable
 
-    recipe, ranks = resolve(model, preset, None, overrides or []), Ranks(0, devices)
+    recipe, ranks = resolve(model, preset, None, overrides or [], dataset=data), Ranks(0, devices)
     ranks.require_columns(recipe.model.embedding_size)
     sizes = _sizes(data, users, items, edges)
     kind, free = _place(device, memory)

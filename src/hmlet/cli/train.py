@@ -60,8 +60,13 @@ def train(
         progress(f"training {model}") as advance,
         _Events(tensorboard if speaks() else None) as record,
     ):
-        plan = memory_plan(recipe, Sizes.of(dataset), choose_device(device, ranks).type, ranks)
+        kind = choose_device(device, ranks).type
+        plan = memory_plan(recipe, Sizes.of(dataset), kind, ranks)
         note(f"{model} on {dataset.name}: about {readable(plan.total)} of memory{' a rank' * (ranks.size > 1)}")
+        if kind == "cpu" and recipe.train.precision == "bfloat16":
+            note(
+                "this recipe was made for a GPU and takes long on a CPU; --set model.embedding_size=64 makes it smaller"
+            )
 
         def listen(event: dict[str, Any]) -> None:
             advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
