@@ -19,9 +19,8 @@ ROWS = 4  # that a program averages or finishes
 
 
 @triton.jit
-def _e0_and_mean(layers, row, columns, column):  # type: ignore[no-untyped-def]
-    """Some columns of a row: of e⁰, and of the layers' mean."""
-    at, inside = row * columns + column, column < columns
+def _e0_and_mean(layers, at, inside):  # type: ignore[no-untyped-def]
+    """What stands at some places: of e⁰, and of the layers' mean."""
     own = tl.load(layers[0] + at, mask=inside, other=0.0).to(tl.float32)
     total = own
     for layer in tl.static_range(1, len(layers)):
@@ -38,12 +37,9 @@ def _means_kernel(  # type: ignore[no-untyped-def]
     for start in range(0, columns, block):
         column = start + tl.arange(0, block)
         at, inside = node[:, None] * columns + column[None, :], (node < n_nodes)[:, None] & (column < columns)[None, :]
-        own = tl.load(layers[0] + at, mask=inside, other=0.0).to(tl.float32)
-        total = own
-        for layer in tl.static_range(1, len(layers)):
-            total += tl.load(layers[layer] + at, mask=inside, other=0.0).to(tl.float32)
+        own, mean = _e0_and_mean(layers, at, inside)
         norm += own * own
-        tl.store(mean_ptr + at, (total / len(layers)).to(mean_ptr.dtype.element_ty), mask=inside)
+        tl.store(mean_ptr + at, mean.to(mean_ptr.dtype.element_ty), mask=inside)
     tl.store(norm_ptr + node, tl.sum(norm, axis=1), mask=node < n_nodes)
 
 
@@ -59,9 +55,10 @@ def _margins_kernel(  # type: ignore[no-untyped-def]
     norm = tl.zeros([block], dtype=tl.float32)
     for start in range(0, columns, block):
         column = start + tl.arange(0, block)
-        own_u, mean_u = _e0_and_mean(layers, user, columns, column)
-        own_i, mean_i = _e0_and_mean(layers, positive, columns, column)
-        own_j, mean_j = _e0_and_mean(layers, negative, columns, column)
+        inside = column < columns
+        own_u, mean_u = _e0_and_mean(layers, user * columns + column, inside)
+        own_i, mean_i = _e0_and_mean(layers, positive * columns + column, inside)
+        own_j, mean_j = _e0_and_mean(layers, negative * columns + column, inside)
         margin += mean_u * (mean_i - mean_j)
         if has_norm:
             norm += own_u * own_u + own_i * own_i + own_j * own_j
@@ -82,12 +79,13 @@ def _scatter_kernel(  # type: ignore[no-untyped-def]
     for start in range(0, columns, block):
         column = start + tl.arange(0, block)
         inside = column < columns
-        _, mean_u = _e0_and_mean(layers, user, columns, column)
-        _, mean_i = _e0_and_mean(layers, positive, columns, column)
-        _, mean_j = _e0_and_mean(layers, negative, columns, column)
-        tl.atomic_add(total_ptr + user * columns + column, grad * (mean_i - mean_j), mask=inside, sem="relaxed")
-        tl.atomic_add(total_ptr + positive * columns + column, grad * mean_u, mask=inside, sem="relaxed")
-        tl.atomic_add(total_ptr + negative * columns + column, -grad * mean_u, mask=inside, sem="relaxed")
+        at_u, at_i, at_j = user * columns + column, positive * columns + column, negative * columns + column
+        _, mean_u = _e0_and_mean(layers, at_u, inside)
+        _, mean_i = _e0_and_mean(layers, at_i, inside)
+        _, mean_j = _e0_and_mean(layers, at_j, inside)
+        tl.atomic_add(total_ptr + at_u, grad * (mean_i - mean_j), mask=inside, sem="relaxed")
+        tl.atomic_add(total_ptr + at_i, grad * mean_u, mask=inside, sem="relaxed")
+        tl.atomic_add(total_ptr + at_j, -grad * mean_u, mask=inside, sem="relaxed")
     tl.atomic_add(count_ptr + user, 1.0, sem="relaxed")
     tl.atomic_add(count_ptr + positive, 1.0, sem="relaxed")
     tl.atomic_add(count_ptr + negative, 1.0, sem="relaxed")
