@@ -4,7 +4,7 @@ The graph is bench_linear_cost.py's, drawn on the device. From there on everythi
 is built in the host's memory, the operator and the sampler are made of it, and steps are taken; where an epoch has more
 than --steps of them, its time is inferred from so many.
 
-    python benchmarks/bench_largest_graph.py --device cuda --edges 2.5e8 --json
+    python benchmarks/bench_largest_graph.py --device cuda --edges 2e8 --json
     python benchmarks/bench_largest_graph.py --edges 2e4 --batch 4096 --json     (seconds)
 """
 

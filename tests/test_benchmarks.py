@@ -82,7 +82,8 @@ def test_lightgcn_cpu_refuses_sides_that_do_another_training() -> None:
         script._require_agreement({"hmlet": 0.5, "torch_coo": 0.5001})
 
 
-def test_evaluation(bench: Bench, tiny: str) -> None:
+def test_evaluation(bench: Bench, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("bench_evaluation"), "PAUSE", 0.0)
     found = bench("evaluation", "--dataset", tiny, "--dim", "8", "--users", "50", "--repeats", "1")
     assert (found["users"], found["numpy_loop_users"]) == (240, 50)
     assert found["largest_difference_of_a_users_metric"] <= 1e-12

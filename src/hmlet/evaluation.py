@@ -185,12 +185,16 @@ def _side_by_side(calls: Iterator[Callable[[], Result]], threads: int) -> Iterat
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(threads, "ranking", torch.set_num_threads, (1,)) as pool:
-            for call in calls:
-                running.append(pool.submit(call))
-                if len(running) > 2 * threads:
+            try:
+                for call in calls:
+                    running.append(pool.submit(call))
+                    if len(running) > 2 * threads:
+                        yield running.popleft().result()
+                while running:
                     yield running.popleft().result()
-            while running:
-                yield running.popleft().result()
+            finally:
+                for waiting in running:  # one failed, or nobody reads on
+                    waiting.cancel()
     finally:
         torch.set_num_threads(before)
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor, nn
-from triton_here import DEVICE, cuda, cuda_gate
+from triton_here import DEVICE, cuda, cuda_gate, cuda_mlp
 
 from hmlet.config import HmletConfig, resolve
 from hmlet.kernels import (
@@ -48,7 +48,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "THINNED", 8)
     monkeypatch.setattr(cuda_gate, "CHOICES", 4)
     for name, size in (("PART", 8), ("SUMMED", 4), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
-        monkeypatch.setattr(cuda_gate, name, size)
+        monkeypatch.setattr(cuda_mlp, name, size)
     monkeypatch.setattr(backend, "triton_runs", lambda x: True)
 
 
@@ -224,6 +224,14 @@ def test_norm_dropout_relu_is_the_same_each_time() -> None:
     norm, x_NH = nn.BatchNorm1d(20).to(DEVICE), normal(21, 20, seed=1)
     first, second = (norm_dropout_relu(x_NH, norm, 0.4, torch.Generator(DEVICE).manual_seed(5)) for _ in range(2))
     assert torch.equal(first, second)
+
+
+def test_what_is_not_a_number_comes_through() -> None:
+    """A loss that shows it stops the training; a ReLU that hid it would let the gradients spoil the parameters."""
+    norm, x_NH = nn.BatchNorm1d(3).to(DEVICE), normal(9, 3, seed=1)
+    x_NH[4, 1] = torch.nan
+    y_NH = norm_dropout_relu(x_NH, norm, 0.4, torch.Generator(DEVICE).manual_seed(5))
+    assert torch.equal(y_NH.isnan().any(0), torch.tensor([False, True, False], device=DEVICE))
 
 
 def test_norm_without_a_generator_is_pytorchs() -> None:

@@ -48,7 +48,7 @@ class _NormDropoutReLU(torch.autograd.Function):
         ctx: Any, x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, norm: nn.BatchNorm1d, rate: float, key: Tensor
     ) -> Tensor:
         running = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-        y_NH, saved = backend.kernels("cuda_gate").norm_dropout_relu(
+        y_NH, saved = backend.kernels("cuda_mlp").norm_dropout_relu(
             x_NH, weight_H, bias_H, running, norm.momentum, norm.eps, rate, key
         )
         ctx.save_for_backward(x_NH, weight_H, bias_H)
@@ -59,7 +59,7 @@ class _NormDropoutReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_NH: Tensor) -> tuple[Tensor | None, ...]:
         x_NH, weight_H, bias_H = ctx.saved_tensors
-        gradients = backend.kernels("cuda_gate").norm_dropout_relu_backward(
+        gradients = backend.kernels("cuda_mlp").norm_dropout_relu_backward(
             x_NH, weight_H, bias_H, ctx.normalisation, grad_NH
         )
         return *gradients, None, None, None
@@ -71,7 +71,7 @@ class _DropoutReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:
         if backend.triton_runs(x_MH):
-            y_MH: Tensor = backend.kernels("cuda_gate").dropout_relu(
+            y_MH: Tensor = backend.kernels("cuda_mlp").dropout_relu(
                 x_MH.contiguous(), rate, draw_key(generator, x_MH.device), first
             )
         else:
@@ -143,13 +143,13 @@ class _Head(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
         ctx.save_for_backward(x_MH, weight_H2)
-        logits_M2: Tensor = backend.kernels("cuda_gate").head(x_MH, weight_H2.contiguous(), bias_2)
+        logits_M2: Tensor = backend.kernels("cuda_mlp").head(x_MH, weight_H2.contiguous(), bias_2)
         return logits_M2
 
     @staticmethod
     def backward(ctx: Any, grad_M2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x_MH, weight_H2 = ctx.saved_tensors
-        return *backend.kernels("cuda_gate").head_backward(x_MH, weight_H2.contiguous(), grad_M2), grad_M2.sum(0)
+        return *backend.kernels("cuda_mlp").head_backward(x_MH, weight_H2.contiguous(), grad_M2), grad_M2.sum(0)
 
 
 def gumbel_softmax(
