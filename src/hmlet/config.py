@@ -37,6 +37,8 @@ class ModelConfig(Section):
 
     embedding_size: PositiveInt = 64
     """D, the length of a node's embedding."""
+    initial_deviation: PositiveFloat = 0.1
+    """Standard deviation of the embeddings before training: 0.1 in the authors' program."""
 
 
 class GraphModelConfig(ModelConfig):

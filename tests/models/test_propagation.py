@@ -254,6 +254,8 @@ def test_every_initial_number_comes_from_the_generator(name: str) -> None:
     other = build(config, GRAPH, generator(8)).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert not torch.equal(first["embedding"], other["embedding"])
+    small = build(config.model_copy(update={"initial_deviation": 0.05}), GRAPH, generator(7)).state_dict()
+    torch.testing.assert_close(2.0 * small["embedding"], first["embedding"])
 
 
 @pytest.mark.parametrize("name", ["hmlet-all", "ngcf", "gc-mc"])

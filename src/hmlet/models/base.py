@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hmlet.config import ModelConfig
 from hmlet.distributed import ALONE, Ranks
 from hmlet.kernels import can_fuse, mean_margins
 from hmlet.models.losses import margins, row_norms
@@ -54,11 +55,12 @@ class Model(nn.Module, ABC):
     self_loops = False  # whether Â is normalised with self-loops
     joined_by: Literal["mean", "concatenation", "last"] = "mean"  # how the layers become a factor
 
-    def __init__(self, n_users: int, n_items: int, embedding_size: int, generator: torch.Generator) -> None:
+    def __init__(self, config: ModelConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__()
         self.n_users = n_users
         self.n_items = n_items
-        initial_ND = torch.empty(n_users + n_items, embedding_size).normal_(0.0, 0.1, generator=generator)
+        initial_ND = torch.empty(n_users + n_items, config.embedding_size)
+        initial_ND.normal_(0.0, config.initial_deviation, generator=generator)
         self.embedding = nn.Parameter(initial_ND)
 
     @abstractmethod

@@ -17,7 +17,7 @@ class GCMC(Model):
     joined_by = "last"
 
     def __init__(self, config: GCMCConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(n_users, n_items, config.embedding_size, generator)
+        super().__init__(config, n_users, n_items, generator)
         self.config = config
         size = config.embedding_size
         self.convolution = glorot(size, size, generator)

@@ -24,7 +24,7 @@ class HMLET(Model):
     """HMLET in any of its variants: All, Front, Middle and End are tables of gate types."""
 
     def __init__(self, config: HmletConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(n_users, n_items, config.embedding_size, generator)
+        super().__init__(config, n_users, n_items, generator)
         self.config = config
         self.joined_by = "mean" if config.readout == "mean" else "concatenation"
         self.activation = Activation(config.activation, config.leaky_slope)

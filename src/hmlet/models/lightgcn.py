@@ -14,7 +14,7 @@ class LightGCN(Model):
     """Linear propagation alone."""
 
     def __init__(self, config: LightGCNConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(n_users, n_items, config.embedding_size, generator)
+        super().__init__(config, n_users, n_items, generator)
         self.config = config
 
     def propagate(self, product: Product, how: Pass) -> Layers:

@@ -19,7 +19,7 @@ class LRGCCF(Model):
     joined_by = "concatenation"
 
     def __init__(self, config: LRGCCFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(n_users, n_items, config.embedding_size, generator)
+        super().__init__(config, n_users, n_items, generator)
         self.config = config
         size = config.embedding_size
         self.transforms = nn.ParameterList(

@@ -12,7 +12,7 @@ class BPRMF(Model):
     """Matrix factorisation trained on pairs: no propagation."""
 
     def __init__(self, config: BPRConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(n_users, n_items, config.embedding_size, generator)
+        super().__init__(config, n_users, n_items, generator)
 
     def propagate(self, product: Product, how: Pass) -> Layers:
         return Layers([self.embedding], {})

@@ -19,7 +19,7 @@ class NGCF(Model):
     joined_by = "concatenation"
 
     def __init__(self, config: NGCFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(n_users, n_items, config.embedding_size, generator)
+        super().__init__(config, n_users, n_items, generator)
         self.config = config
         size = config.embedding_size
         self.sums = nn.ParameterList(glorot(size, size, generator) for _ in range(config.layers))

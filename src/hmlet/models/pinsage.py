@@ -27,7 +27,7 @@ class PinSage(Model):
     importance_NT: Tensor
 
     def __init__(self, config: PinSageConfig, graph: Graph, generator: torch.Generator) -> None:
-        super().__init__(graph.n_users, graph.n_items, config.embedding_size, generator)
+        super().__init__(config, graph.n_users, graph.n_items, generator)
         self.config = config
         size = config.embedding_size
         seed = int(torch.randint(2**62, (1,), generator=generator))

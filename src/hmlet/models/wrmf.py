@@ -19,7 +19,7 @@ class WRMF(Model):
     """Factors that alternating least squares improves; nothing here has a gradient."""
 
     def __init__(self, config: WRMFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(n_users, n_items, config.embedding_size, generator)
+        super().__init__(config, n_users, n_items, generator)
         self.config = config
         self.embedding.requires_grad_(False)
 
