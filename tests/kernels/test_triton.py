@@ -334,7 +334,8 @@ def test_noisy_choice_and_its_gradient_equal_float64(hard: bool, monkeypatch: py
     torch.testing.assert_close(logits_N2.grad.double().cpu(), exact_N2.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_noise_makes_a_choice_as_often_as_its_softmax_says() -> None:
+def test_noise_makes_a_choice_as_often_as_its_softmax_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_gate, "CHOICES", 1024)
     logits_N2 = torch.tensor([[0.0, 1.0]], device=DEVICE).expand(4000, 2).contiguous()
     choice_N2 = gumbel_softmax(logits_N2, 0.5, True, torch.Generator(DEVICE).manual_seed(1))
     expected = float(torch.sigmoid(torch.tensor(1.0)))
