@@ -40,6 +40,12 @@ def salt(key_ptr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexp
 
 
 @triton.jit
+def keeps(number, seed, keep_from, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether what has this number is kept: edge_hash.keeps, with the salt made before."""
+    return mixed(number.to(tl.uint32) ^ seed, first, second) >= keep_from.to(tl.uint32)
+
+
+@triton.jit
 def _segments_kernel(  # type: ignore[no-untyped-def]
     x_ptr, addend_ptr, y_ptr, partial_ptr, start_ptr, end_ptr, target_ptr, neighbour_ptr, weight_ptr, n_nodes, columns,
     in_flight: tl.constexpr, block_columns: tl.constexpr, has_addend: tl.constexpr,
@@ -192,8 +198,8 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
         entry = (start + at)[:, None] + tl.arange(0, block)[None, :]
         live = entry < end[:, None]
         if drops:
-            edge = tl.load(edge_ptr + entry, mask=live, other=0).to(tl.uint32)
-            live = live & (mixed(edge ^ seed, first, second) >= keep_from.to(tl.uint32))
+            edge = tl.load(edge_ptr + entry, mask=live, other=0)
+            live = live & keeps(edge, seed, keep_from, first, second)
         neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
         if has_scale:
             own = tl.load(scale_ptr + segment, mask=real, other=0.0)[:, None]

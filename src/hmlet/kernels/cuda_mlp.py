@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hmlet.kernels.cuda import mixed, salt
+from hmlet.kernels.cuda import keeps, salt
 from hmlet.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 
 ROWS, COLUMNS = 32, 128  # a tile
@@ -110,8 +110,7 @@ def _parameters(mean_ptr, deviation_ptr, weight_ptr, bias_ptr, columns, block: t
 @triton.jit
 def _is_alive(value, at, seed, keep_from, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
     """Whether an entry is neither cut off nor dropped. What is not a number stays alive, for the loss to show it."""
-    kept = mixed(at.to(tl.uint32) ^ seed, first, second) >= keep_from.to(tl.uint32)
-    return kept & ((value > 0) | (value != value))
+    return keeps(at, seed, keep_from, first, second) & ((value > 0) | (value != value))
 
 
 @triton.jit
