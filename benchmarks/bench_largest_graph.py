@@ -1,8 +1,8 @@
 """An epoch of training on a synthetic graph as large as a device takes: time and memory, beside the memory plan.
 
-The graph is bench_linear_cost.py's, drawn on the device. From there on everything is what `hmlet train` does: the graph
-is built in the host's memory, the operator and the sampler are made of it, and steps are taken; where an epoch has more
-than --steps of them, its time is inferred from so many.
+The graph is synthetic.power_law_edges's, drawn on the device. From there on everything is what `hmlet train` does: the
+graph is built in the host's memory, the operator and the sampler are made of it, and steps are taken; where an epoch
+has more than --steps of them, its time is inferred from so many.
 
     python benchmarks/bench_largest_graph.py --device cuda --edges 2e8 --json
     python benchmarks/bench_largest_graph.py --edges 2e4 --batch 4096 --json     (seconds)
@@ -15,8 +15,8 @@ import time
 from typing import Any
 
 import torch
-from bench_linear_cost import Synthetic, power_law
 from harness import hardware, parsed, publish
+from synthetic import Synthetic, power_law_edges
 
 from hmlet.config import resolve
 from hmlet.distributed import ALONE
@@ -39,7 +39,7 @@ def main() -> None:
     options = parsed(parser)
     device = torch.device(options.device)
     spent: dict[str, float] = {}
-    data = _timed(spent, "drawing", lambda: power_law(int(options.edges), device))
+    data = _timed(spent, "drawing", lambda: power_law_edges(int(options.edges), device))
     graph = _timed(spent, "graph", lambda: Graph.from_csr(data.train, data.n_items))
     storage = torch.bfloat16 if options.precision == "bfloat16" and device.type == "cuda" else None
     arrays = graph.indptr, graph.neighbours, graph.edges, graph.scale()

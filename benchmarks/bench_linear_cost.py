@@ -1,6 +1,6 @@
 """Cost by size: building the graph, a product and a training step on synthetic power-law graphs of growing size.
 
-A user has about DEGREE items; degrees of users and popularities of items follow power laws. The table has time and
+The graphs are synthetic.power_law_edges's, with about as many items a user as Gowalla has. The table has time and
 memory for each edge; `exponent` is the slope of log time over log edges (1 is linear). Memory of building the graph is
 traced in NumPy; that of a step is the device's, or on CPU what the process grew by at the most. Gates have one hidden
 layer of D: the paper's sizes, made for D = 512, would be nearly all that is measured.
@@ -19,40 +19,23 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from harness import hardware, median_seconds, parsed, publish
+from synthetic import Synthetic, power_law_edges
 
 from hmlet.config import resolve
-from hmlet.data.dataset import Csr
 from hmlet.distributed import ALONE
 from hmlet.graph import Graph
 from hmlet.kernels import Operator
 from hmlet.models import build
 from hmlet.steps import GradientSteps
 
-DEGREE = 25  # as on Gowalla
 MODELS = ("lightgcn", "hmlet-end")
 ONCE = 20_000_000  # edges from which on the graph is built once: that takes seconds
-
-
-@dataclass(frozen=True)
-class Synthetic:
-    """What the steps ask of a data set."""
-
-    train: Csr
-    n_users: int
-    n_items: int
-
-    def csr(self, *parts: str) -> Csr:
-        return self.train
-
-    def count(self, part: str) -> int:
-        return len(self.train.items)
 
 
 def main() -> None:
@@ -65,8 +48,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parsed(parser)
     device = torch.device(options.device)
-    _measure(power_law(5000, device), device, options)  # libraries are loaded and kernels compiled
-    rows = [_measure(power_law(int(edges), device), device, options) for edges in options.edges]
+    _measure(power_law_edges(5000, device), device, options)  # libraries are loaded and kernels compiled
+    rows = [_measure(power_law_edges(int(edges), device), device, options) for edges in options.edges]
     timed = [name for name in rows[0] if name.endswith("_seconds")]
     result: dict[str, Any] = {"dim": options.dim, "batch": options.batch, "precision": options.precision}
     result |= {"hardware": hardware(device), "sizes": rows}
@@ -74,20 +57,6 @@ def main() -> None:
     publish("linear_cost", result, options.json, options.record)
     if not options.json:
         _print_table(rows, timed)
-
-
-def power_law(n_edges: int, device: torch.device, seed: int = 0) -> Synthetic:
-    """A bipartite graph of about so many edges, whose degrees follow power laws on both sides, drawn on the device."""
-    generator = torch.Generator(device).manual_seed(seed)
-    n_users = n_items = max(n_edges // DEGREE, 2)
-    # Lomax with shape 2 has mean 1; an item of relative rank r is drawn in proportion to r^-1/2.
-    wanted = torch.rand(n_users, generator=generator, device=device).rsqrt() - 1.0
-    degree = (wanted / wanted.sum() * n_edges).clamp(1, max(n_items // 2, 1)).long()
-    owner = torch.repeat_interleave(torch.arange(n_users, device=device), degree)
-    item = (n_items * torch.rand(len(owner), generator=generator, device=device).square()).long().clamp(max=n_items - 1)
-    key = torch.unique(owner * n_items + item)  # a pair that is drawn twice is one edge
-    offsets = torch.searchsorted(key, torch.arange(n_users + 1, device=device) * n_items)
-    return Synthetic(Csr(offsets.cpu().numpy(), (key % n_items).int().cpu().numpy()), n_users, n_items)
 
 
 def _measure(data: Synthetic, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:

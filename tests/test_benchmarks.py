@@ -113,7 +113,7 @@ def test_host_graph(bench: Bench) -> None:
 
 def test_building_a_graph_takes_at_most_three_times_its_size() -> None:
     script = importlib.import_module("bench_linear_cost")
-    data = script.power_law(100_000, torch.device("cpu"))
+    data = importlib.import_module("synthetic").power_law_edges(100_000, torch.device("cpu"))
     _, peak, graph = script.built(data)
     # A power law, and no pair stands twice.
     assert graph.degree.max() > 25 * graph.degree.mean()
