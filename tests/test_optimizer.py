@@ -13,12 +13,14 @@ from torch import nn
 
 from hmlet import optimizer
 from hmlet.config import TrainConfig, resolve
-from hmlet.optimizer import BETA_2, CompactAdam, make_optimizer
+from hmlet.optimizer import CompactAdam, make_optimizer
 from hmlet.training import StopTraining, fit
 
 
-def make(parameters: list[nn.Parameter], state: str, broken: float = 0.0, seed: int = 0) -> torch.optim.Optimizer:
-    train = TrainConfig.model_validate({"optimizer_state": state})
+def make(
+    parameters: list[nn.Parameter], state: str, broken: float = 0.0, seed: int = 0, beta2: float = 0.999
+) -> torch.optim.Optimizer:
+    train = TrainConfig.model_validate({"optimizer_state": state, "beta2": beta2})
     generator = torch.Generator().manual_seed(seed)
     return make_optimizer(train, parameters, torch.tensor(0.01), torch.tensor(broken), generator)
 
@@ -42,6 +44,16 @@ def test_the_first_step_is_adams(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(descend("bfloat16", 1), expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("state", ["float32", "bfloat16"])
+def test_beta2_is_how_slowly_squared_gradients_are_forgotten(state: str) -> None:
+    x = nn.Parameter(torch.zeros(1))
+    adam = make([x], state, beta2=0.5)
+    for gradient in (2.0, 0.0):
+        x.grad = torch.full_like(x, gradient)
+        adam.step()
+    assert float(adam.state[x]["exp_avg_sq"]) == 0.5 * (0.5 * 2.0**2)
+
+
 def test_many_steps_stay_near_adams() -> None:
     """Rounding at random moves a path by less than the noise of its gradients does."""
     exact = descend("float32", 300)
@@ -59,13 +71,15 @@ def test_the_second_moment_falls_as_it_should() -> None:
     x.grad = torch.zeros_like(x)
     for _ in range(500):
         adam.step()
-        nearest = (nearest.float() * BETA_2).bfloat16()
+        nearest = (nearest.float() * TrainConfig().beta2).bfloat16()
     assert float(nearest) == pytest.approx(start, rel=0.01)  # the trap
-    assert float(adam.state[x]["exp_avg_sq"].double().mean()) == pytest.approx(start * BETA_2**500, rel=0.01)
+    assert float(adam.state[x]["exp_avg_sq"].double().mean()) == pytest.approx(
+        start * TrainConfig().beta2 ** 500, rel=0.01
+    )
 
 
 def test_rounding_is_right_in_the_mean_and_exact_where_it_can_be() -> None:
-    adam = CompactAdam([nn.Parameter(torch.zeros(1))], torch.tensor(0.1), torch.tensor(0.0), torch.Generator())
+    adam = CompactAdam([nn.Parameter(torch.zeros(1))], torch.tensor(0.1), 0.999, torch.tensor(0.0), torch.Generator())
     values = torch.tensor([1.0, -2.5, 0.0, 1.001, -3.1415, 1e-30]).repeat(40_000, 1)
     rounded = adam._rounded(values.clone())
     assert rounded.dtype == torch.bfloat16

@@ -204,6 +204,8 @@ class TrainConfig(Section):
     """Adam's step size, at the start."""
     schedule: Literal["constant", "cosine"] = "constant"
     """How the step size goes on: as it is, or by a half cosine to nearly nothing in the last epoch."""
+    beta2: Rate = 0.999
+    """How slowly Adam forgets squared gradients: nearer 1 for noisy small batches, less for large ones."""
     l2: Annotated[float, Field(ge=0.0)] = 1e-4
     """λ on the batch's rows of e⁰."""
     l2_weights: bool = False

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hmlet.config import TrainConfig
 
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # PyTorch's, and the Adam paper's
+BETA_1, EPSILON = 0.9, 1e-8  # PyTorch's, and the Adam paper's
 CHUNK = 1 << 24  # entries that are worked on at once: what float32 needs in passing stays small beside a large table
 
 
@@ -23,8 +23,10 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Adam as the recipe asks for it. It does nothing while `broken` is 1, and never asks the device for a number."""
     if train.optimizer_state == "bfloat16":
-        return CompactAdam(parameters, rate, broken, generator)
-    optimizer = torch.optim.Adam(parameters, lr=rate, fused=True, capturable=rate.is_cuda)
+        return CompactAdam(parameters, rate, train.beta2, broken, generator)
+    optimizer = torch.optim.Adam(
+        parameters, lr=rate, betas=(BETA_1, train.beta2), eps=EPSILON, fused=True, capturable=rate.is_cuda
+    )
     optimizer.found_inf = broken  # type: ignore[attr-defined]  # fused Adam skips its update where this is 1
     return optimizer
 
@@ -33,10 +35,15 @@ class CompactAdam(torch.optim.Optimizer):
     """Adam with bfloat16 moments; the update itself is float32's, from moments that have not been rounded yet."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], rate: Tensor, broken: Tensor, generator: torch.Generator
+        self,
+        parameters: Iterable[nn.Parameter],
+        rate: Tensor,
+        beta2: float,
+        broken: Tensor,
+        generator: torch.Generator,
     ) -> None:
         super().__init__(parameters, {})
-        self.rate, self.broken, self.generator = rate, broken, generator
+        self.rate, self.beta2, self.broken, self.generator = rate, beta2, broken, generator
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -54,11 +61,11 @@ class CompactAdam(torch.optim.Optimizer):
                 state[name] = torch.zeros_like(parameter, dtype=torch.bfloat16)
         state["step"] += 1.0 - self.broken
         rate = self.rate / (1.0 - BETA_1 ** state["step"])
-        correction = (1.0 - BETA_2 ** state["step"]).sqrt()
+        correction = (1.0 - self.beta2 ** state["step"]).sqrt()
         flat = (parameter.view(-1), parameter.grad.view(-1), state["exp_avg"].view(-1), state["exp_avg_sq"].view(-1))  # type: ignore[union-attr]
         for value, gradient, first, second in zip(*(each.split(CHUNK) for each in flat), strict=True):
             mean = torch.lerp(first.float(), gradient, 1.0 - BETA_1)
-            square = torch.lerp(second.float(), gradient.square(), 1.0 - BETA_2)
+            square = torch.lerp(second.float(), gradient.square(), 1.0 - self.beta2)
             moved = value - rate * mean / (square.sqrt() / correction + EPSILON)
             for place, new in ((value, moved), (first, self._rounded(mean)), (second, self._rounded(square))):
                 place.copy_(torch.where(self.broken > 0, place, new))

@@ -419,8 +419,9 @@ def test_margins_and_their_gradients_equal_float64(
 
 @pytest.mark.parametrize("variant", ["hmlet-all", "hmlet-end"])
 @pytest.mark.parametrize("nonlinear_input", ["bypassed", "gated"])
+@pytest.mark.parametrize("readout", ["mean", "layerwise"])
 def test_a_whole_pass_has_the_gradients_of_the_plain_one(
-    variant: str, nonlinear_input: str, monkeypatch: pytest.MonkeyPatch
+    variant: str, nonlinear_input: str, readout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = [
         "layers=3",
@@ -428,6 +429,7 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
         "gate_hidden=[5, 3]",
         "gate_dropout=0.0",
         f'nonlinear_input="{nonlinear_input}"',
+        f'readout="{readout}"',
     ]
     config = resolve(variant, overrides=[f"model.{change}" for change in changes]).model
     assert isinstance(config, HmletConfig)

@@ -8,7 +8,7 @@ y_ND, x_ND = operator.fork(x_ND)          # for an x that others use too: gradie
 
 from hmlet.kernels.activation import Activation, dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
 from hmlet.kernels.operator import Operator, draw_key, fork
-from hmlet.kernels.triplets import can_fuse, mean_margins
+from hmlet.kernels.triplets import can_fuse, joined_margins, mean_margins
 
 __all__ = [
     "Activation",
@@ -20,6 +20,7 @@ __all__ = [
     "fork",
     "gumbel_softmax",
     "head",
+    "joined_margins",
     "mean_margins",
     "mix",
     "norm_dropout_relu",

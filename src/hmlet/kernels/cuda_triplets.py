@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 4  # that a program averages or finishes
+ROWS = 4  # that a program averages
+PLACED = 256  # entries that a program finds a place for
 
 
 @triton.jit
@@ -68,47 +69,69 @@ def _margins_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _scatter_kernel(  # type: ignore[no-untyped-def]
-    layers, rows_ptr, grad_ptr, total_ptr, count_ptr, share, batch, columns, block: tl.constexpr
-):  # fmt: skip
-    triplet = tl.program_id(0)
-    user = tl.load(rows_ptr + triplet)
-    positive = tl.load(rows_ptr + batch + triplet)
-    negative = tl.load(rows_ptr + 2 * batch + triplet)
-    grad = tl.load(grad_ptr + triplet) * share
-    for start in range(0, columns, block):
-        column = start + tl.arange(0, block)
-        inside = column < columns
-        at_u, at_i, at_j = user * columns + column, positive * columns + column, negative * columns + column
-        _, mean_u = _e0_and_mean(layers, at_u, inside)
-        _, mean_i = _e0_and_mean(layers, at_i, inside)
-        _, mean_j = _e0_and_mean(layers, at_j, inside)
-        tl.atomic_add(total_ptr + at_u, grad * (mean_i - mean_j), mask=inside, sem="relaxed")
-        tl.atomic_add(total_ptr + at_i, grad * mean_u, mask=inside, sem="relaxed")
-        tl.atomic_add(total_ptr + at_j, -grad * mean_u, mask=inside, sem="relaxed")
-    tl.atomic_add(count_ptr + user, 1.0, sem="relaxed")
-    tl.atomic_add(count_ptr + positive, 1.0, sem="relaxed")
-    tl.atomic_add(count_ptr + negative, 1.0, sem="relaxed")
+def _count_rows_kernel(rows_ptr, entries_ptr, times_ptr, offset_ptr, batch, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    inside = at < 3 * batch
+    node = tl.load(rows_ptr + at, mask=inside, other=0)
+    entries = tl.where(at < batch, 2, 1)  # a user meets two items, each of them one user
+    tl.store(offset_ptr + at, tl.atomic_add(entries_ptr + node, entries, mask=inside, sem="relaxed"), mask=inside)
+    tl.atomic_add(times_ptr + node, 1.0, mask=inside, sem="relaxed")
 
 
 @triton.jit
-def _finish_kernel(  # type: ignore[no-untyped-def]
-    own_ptr, total_ptr, rest_ptr, count_ptr, grad_norms_ptr, batch, n_nodes, columns,
-    has_rest: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
+def _first_entry(rows_ptr, start_ptr, offset_ptr, at, inside):  # type: ignore[no-untyped-def]
+    """A row of the batch, and where its entries are to lie."""
+    node = tl.load(rows_ptr + at, mask=inside, other=0)
+    return node, tl.load(start_ptr + node, mask=inside, other=0) + tl.load(offset_ptr + at, mask=inside, other=0)
+
+
+@triton.jit
+def _place_rows_kernel(  # type: ignore[no-untyped-def]
+    rows_ptr, grad_ptr, start_ptr, offset_ptr, neighbour_ptr, weight_ptr, share, batch, block: tl.constexpr
 ):  # fmt: skip
-    node = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
-    count = tl.load(count_ptr + node, mask=node < n_nodes, other=0.0)
-    pull = 2.0 * count * tl.load(grad_norms_ptr) / batch  # a row counts as often as it occurs
-    for start in range(0, columns, block):
-        column = start + tl.arange(0, block)
-        at = node[:, None] * columns + column[None, :]
-        touched = (count > 0)[:, None] & (column < columns)[None, :]  # nothing is read of rows that no triplet has
-        total = tl.load(total_ptr + at, mask=touched, other=0.0)
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    inside = at < batch
+    user, of_user = _first_entry(rows_ptr, start_ptr, offset_ptr, at, inside)
+    positive, of_positive = _first_entry(rows_ptr, start_ptr, offset_ptr, batch + at, inside)
+    negative, of_negative = _first_entry(rows_ptr, start_ptr, offset_ptr, 2 * batch + at, inside)
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0) * share
+    tl.store(neighbour_ptr + of_user, positive, mask=inside)
+    tl.store(weight_ptr + of_user, grad, mask=inside)
+    tl.store(neighbour_ptr + of_user + 1, negative, mask=inside)
+    tl.store(weight_ptr + of_user + 1, -grad, mask=inside)
+    tl.store(neighbour_ptr + of_positive, user, mask=inside)
+    tl.store(weight_ptr + of_positive, grad, mask=inside)
+    tl.store(neighbour_ptr + of_negative, user, mask=inside)
+    tl.store(weight_ptr + of_negative, -grad, mask=inside)
+
+
+@triton.jit
+def _gather_rows_kernel(  # type: ignore[no-untyped-def]
+    layers, own_ptr, total_ptr, rest_ptr, start_ptr, entries_ptr, times_ptr, neighbour_ptr, weight_ptr, grad_norms_ptr,
+    batch, columns, has_rest: tl.constexpr, in_flight: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    node = tl.program_id(0).to(tl.int64)
+    start = tl.load(start_ptr + node)
+    end = start + tl.load(entries_ptr + node)
+    times = tl.load(times_ptr + node)
+    pull = 2.0 * times * tl.load(grad_norms_ptr) / batch  # a row counts as often as it occurs
+    for begin in range(0, columns, block):
+        column = begin + tl.arange(0, block)
+        inside = column < columns
+        total = tl.zeros([block], dtype=tl.float32)
+        for at in range(start, end, in_flight):
+            for ahead in tl.static_range(in_flight):  # as in the product of cuda.py
+                live = at + ahead < end
+                neighbour = tl.load(neighbour_ptr + at + ahead, mask=live, other=0).to(tl.int64)
+                weight = tl.load(weight_ptr + at + ahead, mask=live, other=0.0)
+                width = tl.where(live, columns, 0)
+                _, mean = _e0_and_mean(layers, neighbour * columns + column, column < width)
+                total += mean * weight
         if has_rest:
-            inside = (node < n_nodes)[:, None] & (column < columns)[None, :]
-            tl.store(rest_ptr + at, total.to(rest_ptr.dtype.element_ty), mask=inside)
-        total += pull[:, None] * tl.load(own_ptr + at, mask=touched, other=0.0)
-        tl.store(total_ptr + at, total, mask=touched)
+            tl.store(rest_ptr + node * columns + column, total.to(rest_ptr.dtype.element_ty), mask=inside)
+        touched = column < tl.where(times > 0, columns, 0)  # nothing is read of rows that no triplet has
+        total += pull * tl.load(own_ptr + node * columns + column, mask=touched, other=0.0).to(tl.float32)
+        tl.store(total_ptr + node * columns + column, total.to(total_ptr.dtype.element_ty), mask=inside)
 
 
 def _shape(columns: int) -> dict[str, int]:
@@ -140,19 +163,28 @@ def margins_backward(
 ) -> tuple[Tensor, Tensor | None]:
     """The gradient of e⁰, and the one that all other layers share (None where there are none).
 
-    Sums of a row that occurs several times are made by atomic additions, in any order.
+    Both are a product with the triplets as a graph: a user's neighbours are the items that it met, an item's the users.
+    Atomic additions find every entry its place, so the terms of a sum come in any order.
     """
     batch, own_ND = len(rows_3B) // 3, layers_ND[0]
     n_nodes, columns = own_ND.shape
-    total_ND = torch.zeros(n_nodes, columns, device=own_ND.device)
-    count_N = torch.zeros(n_nodes, device=own_ND.device)
-    rest_ND = torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
-    _scatter_kernel[(batch,)](
-        tuple(layers_ND) if mean_ND is None else (mean_ND,), rows_3B, grad_margin_B.contiguous(), total_ND, count_N,
-        1.0 / len(layers_ND), batch, columns, **_shape(columns),
+    entries_N = torch.zeros(n_nodes, dtype=torch.int32, device=own_ND.device)
+    times_N = torch.zeros(n_nodes, device=own_ND.device)
+    offset_3B = torch.empty(3 * batch, dtype=torch.int32, device=own_ND.device)
+    _count_rows_kernel[(triton.cdiv(3 * batch, PLACED),)](rows_3B, entries_N, times_N, offset_3B, batch, block=PLACED)
+    start_N = entries_N.cumsum(0, dtype=torch.int32).sub_(entries_N)
+    neighbours_4B = torch.empty(4 * batch, dtype=torch.int32, device=own_ND.device)
+    weights_4B = torch.empty(4 * batch, device=own_ND.device)
+    _place_rows_kernel[(triton.cdiv(batch, PLACED),)](
+        rows_3B, grad_margin_B.contiguous(), start_N, offset_3B, neighbours_4B, weights_4B, 1.0 / len(layers_ND), batch,
+        block=PLACED,
     )  # fmt: skip
-    _finish_kernel[(triton.cdiv(n_nodes, ROWS),)](
-        own_ND, total_ND, rest_ND, count_N, grad_norms, batch, n_nodes, columns,
-        has_rest=rest_ND is not None, rows=ROWS, block=_shape(columns)["block"],
+    total_ND = torch.empty_like(own_ND)
+    rest_ND = torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
+    _gather_rows_kernel[(n_nodes,)](
+        tuple(layers_ND) if mean_ND is None else (mean_ND,), own_ND, total_ND, rest_ND, start_N, entries_N, times_N,
+        neighbours_4B, weights_4B, grad_norms, batch, columns, has_rest=rest_ND is not None,
+        in_flight=4 if mean_ND is not None else 1,  # the rows of a small batch are short, and several tables are read
+        block=_shape(columns)["block"], num_warps=1,
     )  # fmt: skip
     return total_ND, rest_ND

@@ -146,6 +146,12 @@ def margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tenso
     return own_ND.new_empty(len(rows_3B) // 3), own_ND.new_empty(()), torch.empty_like(layers_ND[-1]) if means else None
 
 
-def margins_backward(layers_ND: Sequence[Tensor], *others: Any) -> tuple[Tensor, Tensor | None]:
-    _counts = layers_ND[0].new_empty(len(layers_ND[0]))
-    return torch.empty_like(layers_ND[0]), torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
+def margins_backward(
+    layers_ND: Sequence[Tensor], mean_ND: Tensor | None, rows_3B: Tensor, *others: Any
+) -> tuple[Tensor, Tensor | None]:
+    own_ND = layers_ND[0]
+    _places, _entries = (
+        rows_3B.new_empty(3, len(own_ND), dtype=torch.int32),
+        rows_3B.new_empty(11 * (len(rows_3B) // 3), dtype=torch.int32),
+    )
+    return torch.empty_like(own_ND), torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None

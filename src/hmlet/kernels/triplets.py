@@ -1,4 +1,4 @@
-"""What the loss reads of a pass where the readout is the layers' mean: the batch's margins and the norms of its rows.
+"""What the loss reads of a pass whose layers are averaged or joined: the batch's margins and the norms of its rows.
 
 Legend: N nodes, D columns, B triplets.
 """
@@ -20,8 +20,16 @@ def mean_margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, 
     return margin_B, norms
 
 
+def joined_margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where factors are all layers side by side: the layers' own margins, added up."""
+    margin_B, norms = mean_margins(layers_ND[:1], rows_3B)
+    for layer_ND in layers_ND[1:]:
+        margin_B = margin_B + mean_margins([layer_ND], rows_3B)[0]
+    return margin_B, norms
+
+
 def can_fuse(layers_ND: Sequence[Tensor]) -> bool:
-    """Whether `mean_margins` works here: with Triton, and where sums may be made in any order."""
+    """Whether these work here: with Triton, and where sums may be made in any order."""
     return backend.triton_runs(layers_ND[0]) and not torch.are_deterministic_algorithms_enabled()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hmlet.config import ModelConfig
 from hmlet.distributed import ALONE, Ranks
-from hmlet.kernels import can_fuse, mean_margins
+from hmlet.kernels import can_fuse, joined_margins, mean_margins
 from hmlet.models.losses import margins, row_norms
 
 Product = Callable[[Tensor], Tensor]
@@ -54,6 +54,7 @@ class Model(nn.Module, ABC):
 
     self_loops = False  # whether Â is normalised with self-loops
     joined_by: Literal["mean", "concatenation", "last"] = "mean"  # how the layers become a factor
+    factor_scale = 1.0  # of concatenated layers
 
     def __init__(self, config: ModelConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -69,8 +70,11 @@ class Model(nn.Module, ABC):
 
     def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
         """The factors of some nodes (all of them without `rows_R`): R × F."""
-        if self.joined_by != "mean":
-            return torch.cat(_rows(layers.embeddings_ND[-1 if self.joined_by == "last" else 0 :], rows_R), dim=1)
+        if self.joined_by == "last":
+            return _rows(layers.embeddings_ND[-1:], rows_R)[0]
+        if self.joined_by == "concatenation":
+            joined_RF = torch.cat(_rows(layers.embeddings_ND, rows_R), dim=1)
+            return joined_RF if self.factor_scale == 1.0 else joined_RF * self.factor_scale
         if rows_R is not None:
             mean_RD: Tensor = _MeanOfRows.apply(rows_R, *layers.embeddings_ND)  # type: ignore[no-untyped-call]
             return mean_RD
@@ -81,8 +85,11 @@ class Model(nn.Module, ABC):
 
     def margins(self, layers: Layers, rows_3B: Tensor) -> tuple[Tensor, Tensor]:
         """r_ui - r_uj of a batch's triplets (B), and ‖rows of e⁰‖² / B; the rows are users, positives and negatives."""
-        if self.joined_by == "mean" and can_fuse(layers.embeddings_ND):
-            return mean_margins(layers.embeddings_ND, rows_3B)
+        if self.joined_by != "last" and can_fuse(layers.embeddings_ND):
+            if self.joined_by == "mean":
+                return mean_margins(layers.embeddings_ND, rows_3B)
+            margin_B, norms = joined_margins(layers.embeddings_ND, rows_3B)
+            return margin_B * self.factor_scale**2, norms
         factors_3BF, rows_3BD = self.readout(layers, rows_3B), self.embedding.index_select(0, rows_3B)
         return margins(*factors_3BF.chunk(3)), row_norms(rows_3BD.chunk(3))
 

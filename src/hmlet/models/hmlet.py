@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +24,8 @@ class HMLET(Model):
     def __init__(self, config: HmletConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
         super().__init__(config, n_users, n_items, generator)
         self.config = config
-        self.joined_by = "mean" if config.readout == "mean" else "concatenation"
+        if config.readout == "layerwise":  # all layers side by side with β = 1 / (K + 1), shared by both factors
+            self.joined_by, self.factor_scale = "concatenation", (config.layers + 1) ** -0.5
         self.activation = Activation(config.activation, config.leaky_slope)
         gated = [layer for layer, kind in enumerate(config.types, 1) if kind == "gated"]
         self.gates = nn.ModuleDict({str(layer): self._gate(generator) for layer in gated})
@@ -57,8 +56,3 @@ class HMLET(Model):
                     chosen_ND, gates[layer] = self.gates[str(layer)](linear_ND, nonlinear_ND, how)
             layers.append(chosen_ND)
         return Layers(layers, gates)
-
-    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-        """The layers' mean, or all layers side by side with β = 1 / (K + 1) shared by both factors."""
-        factors_RF = super().readout(layers, rows_R)
-        return factors_RF if self.joined_by == "mean" else factors_RF / math.sqrt(len(layers.embeddings_ND))
