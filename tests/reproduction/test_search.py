@@ -121,15 +121,16 @@ def test_variants_share_one_search() -> None:
 
 def test_points_differ_and_lie_in_the_space() -> None:
     space = {"a": (1, 2), "b": Range(low=1, high=9), "c": Range(low=1e-4, high=1e-1, log=True)}
-    points = draw(space, 30, seed=1)
+    points = draw(space, 30, 1, {})
     assert points[0] == {}
-    assert points[:10] == draw(space, 10, seed=1)
+    assert points[:10] == draw(space, 10, 1, {})
     assert len({json.dumps(point) for point in points}) == 30
     assert all(point["a"] in (1, 2) and point["b"] in range(1, 10) for point in points[1:])
     exponents = np.log10([point["c"] for point in points[1:]])
     assert exponents.min() < -3
     assert exponents.max() > -2
-    assert len(draw({"a": (1, 2)}, 5, seed=1)) == 5  # more trials than points
+    assert len(draw({"a": (1, 2)}, 5, 1, {})) == 5  # more trials than points
+    assert draw({"a": (1, 2)}, 2, 1, {"a": 1}) == [{}, {"a": 2}]  # the first was at 1
 
 
 @pytest.mark.parametrize("preset", ["hmlet", "gpu"])

@@ -86,7 +86,7 @@ class _Search:
         self.space = load_space(None, model, choice.recipes)
         self.file = out / SEARCHES / folder(data.name) / f"{model}.json"
         self.work = self.file.with_suffix(".run")
-        self.points = draw(self.space, trials, seed=1)
+        self.points = draw(self.space, trials, 1, {key: _of(self.base, key) for key in self.space})
         about = {
             "format_version": FORMAT_VERSION,
             "model": model,
@@ -145,13 +145,19 @@ class _Search:
         os.replace(temporary, self.file)
 
 
-def draw(space: Space, trials: int, seed: int) -> list[dict[str, Any]]:
-    """The recipe as it is, then random points of a space, no two alike while there are others left."""
+def _of(recipe: Recipe, key: str) -> Any:
+    """What a recipe has for a `section.key`."""
+    section, name = key.split(".", 1)
+    return getattr(getattr(recipe, section), name)
+
+
+def draw(space: Space, trials: int, seed: int, base: dict[str, Any]) -> list[dict[str, Any]]:
+    """The recipe as it is (at `base`), then random points of a space, no two alike while there are others left."""
     rng = np.random.default_rng(seed)
     points: list[dict[str, Any]] = [{}]
     for _ in range(50 * trials):
         point = {key: _value(values, rng) for key, values in space.items()}
-        if len(points) < trials and point not in points:
+        if len(points) < trials and point != base and point not in points:
             points.append(point)
     while len(points) < trials:
         points.append({key: _value(values, rng) for key, values in space.items()})
