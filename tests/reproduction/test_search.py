@@ -12,7 +12,7 @@ import pytest
 from bare import run_bare
 from planted import checkerboard
 
-from hmlet.config import MODELS, resolve
+from hmlet.config import MODELS, resolve, resolve
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError
 from hmlet.reproduction.plan import Choice
@@ -97,11 +97,17 @@ def test_the_best_trial_becomes_the_recipe() -> None:
         {"params": {"train.l2": 1e-3, "model.layers": 4, "train.learning_rate": 8e-3}, "valid": {"ndcg": 0.2}},
         {"params": {"train.l2": 1e-3}, "error": "the loss became non-finite"},
     ]
-    about = {"data": {"name": "gowalla"}, "model": "lightgcn", "device_minutes": 6.5}
-    text = best_recipe({**about, "trials": trials})
+    base = resolve("lightgcn", overrides=["train.epochs=60", "train.l2=1e-2", "model.layers=2"])
+    space = {"train.l2": [1e-5, 1e-3], "model.layers": [3, 4], "train.learning_rate": [4e-3, 8e-3]}
+    about = {"data": {"name": "gowalla"}, "model": "lightgcn", "device_minutes": 6.5, "space": space}
+    record = {**about, "base": base.to_toml(), "trials": trials}
+    text = best_recipe(record)
     assert text is not None
     assert tomllib.loads(text) == {"model": {"layers": 3}, "train": {"l2": 1e-5, "learning_rate": 4e-3}}
-    assert text.startswith("# The best of 4 trials by validation NDCG@20 (0.3000), 6.5 device minutes:\n")
+    longer = best_recipe({**record, "trials": trials[:1]}, 800)  # the base was best: its values are written out
+    assert longer is not None
+    assert tomllib.loads(longer)["train"] == {"l2": 1e-2, "learning_rate": 1e-3, "epochs": 800}
+    assert text.startswith("# The best of 4 trials of 60 epochs by validation NDCG@20 (0.3000), 6.5 device minutes:\n")
     assert "results/search/gowalla/lightgcn.json" in text
 
 

@@ -173,19 +173,24 @@ def _value(values: tuple[Any, ...] | Range, rng: np.random.Generator) -> Any:
     return round(value) if isinstance(values.low, int) and isinstance(values.high, int) else value
 
 
-def best_recipe(record: dict[str, Any]) -> str | None:
-    """The TOML that a finished search adds to its preset for its data set: the best trial's values and their source."""
+def best_recipe(record: dict[str, Any], epochs: int | None = None) -> str | None:
+    """The TOML that a finished search adds to its preset for its data set: the best trial's values and their source.
+
+    `epochs` is a schedule of the data set's own, for all its models.
+    """
     complete = [trial for trial in record["trials"] if "valid" in trial]
     if not complete:
         return None
     best = max(complete, key=lambda trial: trial["valid"][SELECTION])
-    sections: dict[str, list[str]] = {}
-    for key, value in best["params"].items():
+    base = Recipe.from_toml(record["base"])
+    values = {key: best["params"].get(key, _of(base, key)) for key in record["space"]}
+    sections: dict[str, list[str]] = {} if epochs is None else {"train": [f"epochs = {epochs}"]}
+    for key, value in values.items():
         section, name = key.split(".", 1)
         sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")
     lines = [
-        f"# The best of {len(record['trials'])} trials by validation NDCG@20 ({best['valid'][SELECTION]:.4f}), "
-        f"{record['device_minutes']:.1f} device minutes:",
+        f"# The best of {len(record['trials'])} trials of {base.train.epochs} epochs by validation NDCG@20 "
+        f"({best['valid'][SELECTION]:.4f}), {record['device_minutes']:.1f} device minutes:",
         f"# results/{SEARCHES}/{record['data']['name']}/{record['model']}.json",
     ]
     for section in sorted(sections):
