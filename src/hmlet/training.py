@@ -324,7 +324,7 @@ class Trainer:
         self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
         self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
-            embeddings = {str(at): each_ND.float() for at, each_ND in enumerate(layers.embeddings_ND)}
+            embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
             self._write_tensors("layers.safetensors", embeddings, _all_split)
         self.run.record = self.ranks.first(lambda: self._conclude(best_epoch, layers.gates))
         return self.run
