@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import json
 import os
 import platform
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.data.dataset import sha256
+from hmlet.data.dataset import read_parquet, sha256
 from hmlet.errors import RunError
 from hmlet.version import VERSION
 
@@ -218,7 +217,7 @@ class RunDirectory:
         return json.loads(self.read_bytes(name))
 
     def read_table(self, name: str) -> pa.Table:
-        return pq.read_table(io.BytesIO(self.read_bytes(name)))
+        return read_parquet(self.read_bytes(name))
 
     def read_tensors(self, name: str, device: str = "cpu") -> dict[str, Tensor]:
         """A recorded safetensors file, memory-mapped."""

@@ -7,7 +7,6 @@ node's class) and noisy.json. results/ has the same layout.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 
 from hmlet.analysis.gates import Codes
 from hmlet.config import Recipe
+from hmlet.data.dataset import read_parquet
 from hmlet.errors import DataError, RunError
 from hmlet.evaluation import Evaluation
 from hmlet.report.material import RunMaterial
@@ -94,7 +94,7 @@ class Record:
         """Metrics by user on the test part, where they were kept."""
         if not self.run.has(PAIRED):
             return None
-        table = pq.read_table(io.BytesIO(_content(self.run, PAIRED)))
+        table = read_parquet(_content(self.run, PAIRED))
         values = {name: table[name].to_numpy().astype(np.float64) for name in TESTED}
         return Evaluation("test", "train", K, table["user"].to_numpy().astype(np.int64), values, float("nan"))
 
@@ -107,7 +107,7 @@ class Record:
         """Each node's class, as `hmlet analyze` numbers them."""
         if not self.run.has(CLASSES):
             return None
-        return np.asarray(pq.read_table(io.BytesIO(_content(self.run, CLASSES)))["class"].to_numpy(), dtype=np.int8)
+        return np.asarray(read_parquet(_content(self.run, CLASSES))["class"].to_numpy(), dtype=np.int8)
 
     @cached_property
     def noisy(self) -> dict[str, Any] | None:
