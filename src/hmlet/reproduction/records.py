@@ -8,7 +8,6 @@ node's class) and noisy.json. results/ has the same layout.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from hmlet.config import Recipe
 from hmlet.data.dataset import read_parquet
 from hmlet.errors import DataError, RunError
 from hmlet.evaluation import Evaluation
+from hmlet.files import replacing
 from hmlet.report.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
 from hmlet.runs import RECORD, RunDirectory
@@ -209,12 +209,9 @@ def pack(root: Path, folders: Iterable[Path], out: Path) -> int:
     """
     chosen = [folder / name for folder in sorted(folders) for name in FILES if (folder / name).is_file()]
     chosen += sorted((root / SEARCHES).glob("*/*.json"))
-    temporary = out.with_name(f"{out.name}.tmp")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
+    with replacing(out) as temporary, tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
         for path in chosen:
             archive.add(path, str(path.relative_to(root)), recursive=False, filter=_plain)
-    os.replace(temporary, out)
     return len(chosen)
 
 
