@@ -219,6 +219,47 @@ def test_the_lock_is_no_link(copy: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "made-by-following").exists()
 
 
+# -- places that are no run ---------------------------------------------------------------------------------------
+
+
+def listing(path: Path) -> set[str]:
+    return {str(entry.relative_to(path)) for entry in path.rglob("*")}
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("found", [["notes.tmp"], ["folder.tmp/"], ["data/"], [".notes.txt.1.tmp"], ["run.lock", "x"]])
+def test_a_directory_that_is_no_run_is_left_alone(
+    found: list[str], resume: bool, data: Dataset, tmp_path: Path
+) -> None:
+    for name in found:
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    before = listing(tmp_path)
+    with pytest.raises(RunError, match="is not a run directory") as refused:
+        training.fit(data, recipe(), tmp_path, device="cpu", resume=resume)
+    assert refused.value.hint == "choose another --out"
+    assert listing(tmp_path) == before
+
+
+def test_a_file_is_no_run_either(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RunError, match=f"cannot write {place}: Not a directory: choose another place"):
+            training.fit(data, recipe(), place, device="cpu")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_what_a_start_killed_before_its_record_left_is_no_hindrance(data: Dataset, tmp_path: Path) -> None:
+    for name in ("run.lock", "config.toml", ".ids.parquet.7.tmp", ".run.json.7.tmp"):
+        (tmp_path / name).write_text("half")
+    for name in ("data", ".data.abc_1234.tmp", ".data.abc_1234.tmp.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    with RunDirectory(tmp_path, {}).lock():
+        assert {path.name for path in tmp_path.iterdir()} == {"run.lock", "config.toml", "data"}
+        RunDirectory.create(tmp_path, recipe(), data, "cpu")
+    assert RunDirectory.open(tmp_path).recipe() == recipe()
+
+
 # -- failing file operations --------------------------------------------------------------------------------------
 
 

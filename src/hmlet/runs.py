@@ -29,14 +29,15 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.data.dataset import read_parquet, sha256
 from hmlet.errors import RunError
-from hmlet.files import TEMPORARY, replacing, unwritable
+from hmlet.files import replacing, temporary_for, unwritable
 from hmlet.version import VERSION
 
 FORMAT_VERSION = 2
 READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `weights` folds into the running means
 RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
-_FIRST_FILES = {"run.lock", "config.toml", "ids.parquet", "data"}  # all that a start killed before its record leaves
+LOCK = "run.lock"
+_FIRST_FILES = {LOCK, "config.toml", "ids.parquet", "data", RECORD}
 
 
 class RunDirectory:
@@ -51,10 +52,10 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path | str, recipe: Recipe, data: Dataset, device: str) -> RunDirectory:
         """A new run directory with its recipe, its ids and a record that says "running"."""
-        path = Path(path)
-        if path.exists() and any(entry.name not in _FIRST_FILES for entry in path.iterdir()):
+        run = cls(Path(path), {})
+        run._require_own()
+        if run.has(RECORD):
             raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
-        run = cls(path, {})
         run.write_text("config.toml", recipe.to_toml())
         run.write_table("ids.parquet", _ids_table(data))
         run.record.update(
@@ -265,7 +266,8 @@ class RunDirectory:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory alone. The system drops the lock of a process that died, so none can be stale."""
-        path = self.path / "run.lock"
+        self._require_own()
+        path = self.path / LOCK
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
@@ -283,10 +285,24 @@ class RunDirectory:
         finally:
             os.close(handle)
 
+    def _require_own(self) -> None:
+        """Refuse a place that holds anything but a run, or what is left of a start killed before its record."""
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise unwritable(self.path, error, RunError) from error
+        begun = LOCK in names and all((temporary_for(name) or name) in _FIRST_FILES for name in names)
+        if names and RECORD not in names and not begun:
+            raise RunError(
+                f"{self.path} is not a run directory (it has no run.json), and it is not empty", "choose another --out"
+            )
+
     def _remove_leftovers(self) -> None:
         """Remove what a killed process was about to rename."""
-        for entry in self.path.iterdir():
-            if TEMPORARY.fullmatch(entry.name) is None:
+        for entry in list(self.path.iterdir()):
+            if temporary_for(entry.name) is None:
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
