@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `weights` f
 RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = "run.lock"
+PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
 _FIRST_FILES = {LOCK, "config.toml", "ids.parquet", "data", RECORD}
 
 
@@ -264,8 +266,11 @@ class RunDirectory:
         return tensors, json.loads(metadata["state"])
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the directory alone. The system drops the lock of a process that died, so none can be stale."""
+    def lock(self, patience: float = 0.0) -> Iterator[None]:
+        """Hold the directory alone, after waiting for others for up to `patience` seconds.
+
+        The system drops the lock of a process that died, so none can be stale.
+        """
         self._require_own()
         path = self.path / LOCK
         try:
@@ -274,16 +279,23 @@ class RunDirectory:
         except OSError as error:
             raise unwritable(path, error, RunError) from error
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise RunError(
-                    f"{self.path} is being written by another process", "wait for it, or stop it first"
-                ) from error
+            deadline = time.monotonic() + patience
+            while not _locked(handle):
+                if time.monotonic() >= deadline:
+                    raise RunError(f"{self.path} is being written by another process", "wait for it, or stop it first")
+                time.sleep(0.05)
             self._remove_leftovers()
             yield
         finally:
             os.close(handle)
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Hold the directory alone and add to the record as it is by now; it is written when all has gone well."""
+        with self.lock(PATIENCE):
+            self.record = RunDirectory.open(self.path).record
+            yield
+            self.write_record()
 
     def _require_own(self) -> None:
         """Refuse a place that holds anything but a run, or what is left of a start killed before its record."""
@@ -308,6 +320,15 @@ class RunDirectory:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
+
+
+def _locked(handle: int) -> bool:
+    """Whether the lock on an open file is ours now."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
