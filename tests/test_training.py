@@ -191,6 +191,27 @@ def test_resume_refuses_other_data_and_another_recipe(tmp_path: Path) -> None:
     assert (tmp_path / "run" / CHECKPOINT).read_bytes() == before
 
 
+@pytest.mark.parametrize(("name", "other"), [("hmlet", "0.0.9"), ("torch", "2.0.0+cpu")])
+def test_resume_refuses_another_version_unless_the_run_is_finished(name: str, other: str, tmp_path: Path) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        raise training.StopTraining
+
+    with pytest.raises(training.StopTraining):
+        fit(tmp_path / "run", listener=stop)
+    run = RunDirectory.open(tmp_path / "run")
+    here = run.record["versions"][name].partition("+")[0]
+    run.record["versions"][name] = other
+    run.write_record()
+    with pytest.raises(RunError, match=rf"begun with .*{name} {other.partition('+')[0]}.*this is .*{name} {here}"):
+        fit(tmp_path / "run", resume=True)
+    run.record["versions"][name] = f"{here}+another.build"
+    run.write_record()
+    finished = fit(tmp_path / "run", resume=True)
+    finished.record["versions"][name] = other
+    finished.write_record()
+    assert fit(tmp_path / "run", resume=True).record == finished.record
+
+
 def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
     run = fit(tmp_path / "run")
     before = (run.path / "run.json").read_bytes()

@@ -66,7 +66,7 @@ class RunDirectory:
             model=recipe.model.name,
             seed=recipe.seed,
             data=run._reference(data),
-            versions=_versions(),
+            versions=versions(),
             hardware=hardware(device),
         )
         run.write_record()
@@ -393,7 +393,8 @@ def _ids_table(data: Dataset) -> pa.Table:
     return pa.concat_tables(sides)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """The versions that a run records of what computes its numbers."""
     return {
         "hmlet": VERSION,
         "python": platform.python_version(),

@@ -31,7 +31,7 @@ from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.planning import Sizes, memory_plan, require_memory
 from hmlet.profiling import UNWATCHED, Profile, Unwatched
-from hmlet.runs import CHECKPOINT, RunDirectory
+from hmlet.runs import CHECKPOINT, RunDirectory, versions
 from hmlet.steps import Steps, deterministic, make_operator, make_steps
 from hmlet.version import VERSION
 
@@ -162,7 +162,24 @@ def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resu
         raise RunError(
             f"{path} has another recipe than the one given", "resume without changing it, or choose another --out"
         )
+    if not run.finished:
+        _require_same_versions(run)
     return run
+
+
+def _require_same_versions(run: RunDirectory) -> None:
+    """Refuse to go on with a run that other versions began: half of each would be the numbers of neither."""
+
+    def told(recorded: dict[str, str]) -> str:
+        # What follows a + says for which devices torch was built, and a run may move from one to another.
+        return " and ".join(f"{name} {recorded[name].partition('+')[0]}" for name in ("hmlet", "torch"))
+
+    begun, here = told(run.record["versions"]), told(versions())
+    if begun != here:
+        raise RunError(
+            f"{run.path} was begun with {begun}, and this is {here}",
+            f"install {begun} to go on, or start anew with another --out",
+        )
 
 
 class Trainer:
