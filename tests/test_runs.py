@@ -260,7 +260,7 @@ class FailingDisk:
 
 @pytest.fixture
 def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is planned once for all trainings of a recipe: no file has a part in that, and it takes as long as they."""
+    """Memory is planned once for all trainings of a recipe: no file has a part in that, and it takes as long."""
     plan = cache(planning.memory_plan)
     for module in (planning, training):
         monkeypatch.setattr(module, "memory_plan", plan)
