@@ -33,7 +33,7 @@ from hmlet.models import Model, build
 from hmlet.models.losses import bpr, margins, penalty, row_norms
 from hmlet.models.schedule import training_pass
 from hmlet.profiling import MEASURED, WatchedSteps
-from hmlet.steps import GradientSteps
+from hmlet.steps import GradientSteps, make_operator
 
 EXACT = ["model.gate_noise=false", "model.gate_dropout=0.0"]  # what float64 would draw otherwise
 
@@ -92,10 +92,7 @@ def _recipe(options: argparse.Namespace, precision: str) -> Recipe:
 
 def _build(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) -> GradientSteps:
     model = build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)).to(device)
-    storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
-    operator = Operator.build(
-        graph.indptr, graph.neighbours, graph.edges, graph.scale(), device, storage=storage
-    )  # fmt: skip
+    operator = make_operator(recipe, model, graph, device)
     return GradientSteps(recipe, model, operator, data, device, ALONE)
 
 

@@ -147,7 +147,9 @@ def test_time_to_accuracy(
     monkeypatch.setattr(script, "_hmlet", in_process)
     sizes = [f"--set={each}" for each in ("train.epochs=1", "model.embedding_size=8")]
     how = ["--model", "lightgcn", "--preset", "hmlet", "--device", "cpu", "--keep", str(tmp_path / "kept")]
-    (run,) = bench("time_to_accuracy", "--datasets", tiny, *how, *sizes)["runs"]
+    result = bench("time_to_accuracy", "--datasets", tiny, *how, *sizes)
+    (run,) = result["runs"]
+    assert result["sets"] == {tiny: {"seeds": 1, "seconds": 3.0, "slowest": 3.0, "test": run["test"]}}
     assert (run["train_seconds"], run["evaluate_seconds"], run["epochs"]) == (1.5, 1.5, 1)
     assert set(run["test"]) == {"ndcg", "recall", "precision"}
     assert "paper" not in run  # which has no number for this data set

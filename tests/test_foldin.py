@@ -14,6 +14,7 @@ from hmlet.api import Run, fit
 from hmlet.config import MODELS, resolve
 from hmlet.errors import ConfigError, DataError, UnknownId
 from hmlet.foldin import PROPAGATED, FoldIn
+from hmlet.runs import RunDirectory
 
 ALL = ["hmlet-all", *(name for name in NAMES if name != "hmlet-all")]
 
@@ -97,6 +98,20 @@ def test_random_gates_and_missing_layers_are_refused(tmp_path: Path) -> None:
         _ = finished("hmlet-end", tmp_path / "random", 'model.gate_choice="random"').fold_in
     with pytest.raises(ConfigError, match=r"no layers\.safetensors"):
         _ = finished("hmlet-end", tmp_path / "bare", "train.save_layers=false").fold_in
+
+
+def test_layers_that_were_propagated_in_bfloat16_are_stored_so_and_followed(tmp_path: Path) -> None:
+    run = finished("lightgcn", tmp_path / "run")
+    expected = run.fold_in.users([[0, 2, 4]])
+    directory, name = RunDirectory.open(tmp_path / "run"), "layers.safetensors"
+    layers = directory.read_tensors(name)
+    narrow = {at: each if at == "0" else each.bfloat16() for at, each in layers.items()}
+    with directory.lock():
+        directory.write_tensors(name, narrow)
+        directory.write_record()
+    found = Run.open(tmp_path / "run").fold_in.users([[0, 2, 4]])
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("readout", ["mean", "layerwise"])

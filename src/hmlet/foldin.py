@@ -305,7 +305,7 @@ def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
     if not directory.has("layers.safetensors"):
         raise ConfigError(f"{directory.path} has no layers.safetensors", "train it with train.save_layers = true")
     stored = directory.read_tensors("layers.safetensors")
-    return [stored[str(layer)] for layer in range(len(stored))]
+    return [stored[str(layer)].float() for layer in range(len(stored))]
 
 
 def _gates(directory: RunDirectory) -> dict[int, Tensor]:

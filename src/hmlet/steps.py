@@ -15,6 +15,7 @@ from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import TrainingError
+from hmlet.graph import Graph
 from hmlet.kernels import Operator, draw_key
 from hmlet.models import Model
 from hmlet.models.losses import bpr, penalty
@@ -43,6 +44,20 @@ class Steps(Protocol):
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` gave."""
+
+
+def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.device) -> Operator:
+    """What a model's layers are propagated by: the graph's Â, stored as the recipe says."""
+    return Operator.build(
+        graph.indptr,
+        graph.neighbours,
+        graph.edges,
+        graph.scale(model.self_loops),
+        device,
+        self_loops=model.self_loops,
+        storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
+        memory=recipe.train.graph_memory,
+    )
 
 
 def make_steps(

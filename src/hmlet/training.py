@@ -27,13 +27,12 @@ from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
 from hmlet.evaluation import Evaluation, evaluate
 from hmlet.graph import Graph, require_edges, training_graph
-from hmlet.kernels import Operator
 from hmlet.models import Layers, Model, build
 from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.planning import Sizes, memory_plan, require_memory
 from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory
-from hmlet.steps import Steps, deterministic, make_steps
+from hmlet.steps import Steps, deterministic, make_operator, make_steps
 from hmlet.version import VERSION
 
 Listener = Callable[[dict[str, Any]], None]
@@ -182,17 +181,7 @@ class Trainer:
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
         self.model: Model = build(recipe.model, self.graph, initial).keep_columns(ranks).to(device)
-        loops = self.model.self_loops
-        self.operator = Operator.build(
-            self.graph.indptr,
-            self.graph.neighbours,
-            self.graph.edges,
-            self.graph.scale(loops),
-            device,
-            self_loops=loops,
-            storage=torch.bfloat16 if recipe.train.precision == "bfloat16" else None,
-            memory=recipe.train.graph_memory,
-        )
+        self.operator = make_operator(recipe, self.model, self.graph, device)
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
         self.state = LoopState()
@@ -324,7 +313,7 @@ class Trainer:
         self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
         self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
-            embeddings = {str(at): each_ND.float() for at, each_ND in enumerate(layers.embeddings_ND)}
+            embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
             self._write_tensors("layers.safetensors", embeddings, _all_split)
         self.run.record = self.ranks.first(lambda: self._conclude(best_epoch, layers.gates))
         return self.run

@@ -12,7 +12,7 @@ import pytest
 from bare import run_bare
 from planted import checkerboard
 
-from hmlet.config import MODELS, resolve, resolve
+from hmlet.config import MODELS, resolve
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError
 from hmlet.reproduction.plan import Choice

@@ -11,11 +11,11 @@ from hmlet.config import HmletConfig
 from hmlet.data import Dataset
 from hmlet.evaluation import evaluate
 from hmlet.graph import training_graph
-from hmlet.kernels import Operator
 from hmlet.models import build
 from hmlet.models.schedule import ranking_pass
 from hmlet.reproduction.records import TESTED, K
 from hmlet.runs import RunDirectory
+from hmlet.steps import make_operator
 
 DRAWS = 5
 
@@ -28,18 +28,7 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
     graph = training_graph(data)
     model = build(recipe.model, graph, torch.Generator().manual_seed(0)).to(device).eval()
     model.load_state_dict(run.weights())
-    storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
-    loops = model.self_loops
-    operator = Operator.build(
-        graph.indptr,
-        graph.neighbours,
-        graph.edges,
-        graph.scale(loops),
-        device,
-        self_loops=loops,
-        storage=storage,
-        memory=recipe.train.graph_memory,
-    )
+    operator = make_operator(recipe, model, graph, device)
     config = recipe.model.model_copy(update={"gate_ranking": "noisy"})
     noise = torch.Generator(device).manual_seed(recipe.seed)
     found: dict[str, list[float]] = {name: [] for name in TESTED}

@@ -131,9 +131,11 @@ def ablation_sheet(tables: Tables) -> Sheet:
         verdict = Verdict(arm_verdict(row, reference))
         moved = MISSING if verdict == AS_IS else _moved(ours, base)
         rows.append([part, row.cell.label, row.seeds, number(ours), moved, verdict, Links(row.records)])
+    epochs = {tables.choice.recipe(row.cell, 1).train.epochs for row in tables.rows("ablation")}
     return Sheet(
         "What carries the gain",
-        "HMLET(End) with one thing changed, LightGCN where it says so, against HMLET(End) as it is (gates: trained). "
+        "HMLET(End) with one thing changed, LightGCN where it says so, against HMLET(End) as it is (gates: trained), "
+        f"for {', '.join(map(str, sorted(epochs)))} epochs each. "
         "A difference is clear where it exceeds two standard errors over the seeds.",
         ["what is changed", "arm", "seeds", "NDCG@20", "to HMLET(End)", "verdict", RECORDS],
         rows,
