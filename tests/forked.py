@@ -25,13 +25,16 @@ WARM.set_forkserver_preload(
 
 
 class Forked:
-    """`python -c CODE ARGUMENTS` without the start: a process of its own, its standard streams, and how it ended."""
+    """`python -c CODE ARGUMENTS` without the start: a process of its own, its standard streams, and how it ended.
 
-    def __init__(self, code: str, *arguments: str) -> None:
+    `variables` are added to its environment.
+    """
+
+    def __init__(self, code: str, *arguments: str, **variables: str) -> None:
         their_input, self._input = WARM.Pipe(duplex=False)
         self._output, their_output = WARM.Pipe(duplex=False)
-        streams = (their_input, their_output)
-        self._process = WARM.Process(target=_run, args=(code, arguments, dict(os.environ), streams), daemon=True)
+        streams, environment = (their_input, their_output), {**os.environ, **variables}
+        self._process = WARM.Process(target=_run, args=(code, arguments, environment, streams), daemon=True)
         self._process.start()
         for end in streams:
             end.close()
