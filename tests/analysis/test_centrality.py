@@ -125,9 +125,9 @@ def test_path_counts_beyond_the_range_of_the_type(rungs: int, width: int) -> Non
 
 
 def test_a_count_that_overflows_beside_one_that_does_not() -> None:
-    """A simple path as long as the chain of squares, joined at its start: counts 1 and 2^100 stand at one distance."""
-    rungs = 100
-    assert 2**rungs > LARGEST[torch.float32]
+    """A simple path as long as the chain of squares, joined at its start: counts 1 and 2^130 stand at one distance."""
+    rungs = 130
+    assert 2**rungs > torch.finfo(torch.float32).max
     squares = [(r * 2 + w, r + end) for r in range(rungs) for w in range(2) for end in (0, 1)]
     first_user, first_item = 2 * rungs, rungs + 1
     plain = [(first_user, 0)]
