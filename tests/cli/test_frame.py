@@ -13,6 +13,7 @@ import pytest
 from hmlet.cli import app, main
 from hmlet.cli.console import Json, note, print_json, print_line
 from hmlet.errors import DataError, HmletError, MissingExtra
+from hmlet.version import VERSION
 
 Register = Callable[[Callable[..., None]], None]
 
@@ -30,6 +31,11 @@ def raising(error: BaseException) -> Callable[[], None]:
         raise error
 
     return probe
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hmlet {VERSION}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], []], ids=["asked for", "no words"])

@@ -235,6 +235,21 @@ def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
         np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
+    """As on CUDA with train.precision = "bfloat16", for which float16 stands: not every CPU multiplies the other."""
+    model = build(MODELS[name](name=name), GRAPH, generator(1))  # type: ignore[call-arg]
+    operator = Operator.build(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(model.self_loops))
+    exact = torch.cat(model.eval().factors(operator))
+    found = torch.cat(model.factors(lambda x_ND: operator(x_ND.float()).half()))
+    assert (found - exact).norm() < 0.02 * exact.norm()
+    if name != "wrmf":  # which is solved, and has no gradient
+        found.float().square().sum().backward()
+        for parameter in model.parameters():
+            assert parameter.grad is None or parameter.grad.isfinite().all()
+        assert model.embedding.grad is not None
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_readout_of_some_rows_is_those_rows(name: str) -> None:
     config: Any = MODELS[name](name=name, embedding_size=3)

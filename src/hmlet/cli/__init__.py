@@ -6,12 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, reproduce, serve, train, tune
-from hmlet.cli.console import app, report_error, speaks
+from hmlet.cli.console import app, print_line, report_error, speaks
 from hmlet.errors import ConfigError, HmletError, LostRank
+from hmlet.version import VERSION
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
 _COMMANDS = (
@@ -29,6 +31,21 @@ _COMMANDS = (
 )  # they register themselves when they are imported
 GRACE = 3.0  # seconds
 _ON_RANKS = ("train", "export")  # the commands that several processes can share
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"hmlet {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def hmlet(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Graph collaborative filtering in which every node chooses between linear and non-linear propagation."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

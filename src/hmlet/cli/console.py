@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="hmlet",
-    help="Graph collaborative filtering in which every node chooses between linear and non-linear propagation.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

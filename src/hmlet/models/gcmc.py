@@ -26,5 +26,5 @@ class GCMC(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         n_nodes = len(self.embedding)
         messages_MD = dropout(how.ranks.rows(product(self.embedding)), self.config.hidden_dropout, how, n_nodes)
-        hidden_MD = torch.relu(messages_MD @ self.convolution)
-        return Layers([self.embedding, how.ranks.columns(hidden_MD @ self.dense, n_nodes)], {})
+        hidden_MD = torch.relu(messages_MD @ self.convolution.to(messages_MD.dtype))
+        return Layers([self.embedding, how.ranks.columns(hidden_MD @ self.dense.to(hidden_MD.dtype), n_nodes)], {})

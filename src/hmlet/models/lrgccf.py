@@ -31,7 +31,7 @@ class LRGCCF(Model):
         for layer in range(self.config.layers):
             propagated_ND = product(layers[-1])
             if self.config.transform:
-                transformed_MD = how.ranks.rows(propagated_ND) @ self.transforms[layer]
+                transformed_MD = how.ranks.rows(propagated_ND) @ self.transforms[layer].to(propagated_ND.dtype)
                 propagated_ND = how.ranks.columns(transformed_MD, len(propagated_ND))
             layers.append(propagated_ND)
         return Layers(layers, {})
