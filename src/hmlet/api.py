@@ -16,7 +16,7 @@ from torch import Tensor
 from hmlet import export, training
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset, Vocabulary
-from hmlet.data.catalog import load
+from hmlet.data.catalog import known_name, load
 from hmlet.data.interactions import Id
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import RunError
@@ -29,8 +29,8 @@ from hmlet.runs import RunDirectory
 
 
 def fit(data: Dataset, recipe: Recipe | str = "hmlet-end", out: Path | str = "run", **options: Any) -> Run:
-    """Train a recipe (or a model by its name, with the default recipe) and open the run: `hmlet train`."""
-    chosen = resolve(recipe) if isinstance(recipe, str) else recipe
+    """Train a recipe (or a model by its name, with its recipe for this data) and open the run: `hmlet train`."""
+    chosen = resolve(recipe, dataset=known_name(data)) if isinstance(recipe, str) else recipe
     return Run(training.fit(data, chosen, out, **options))
 
 

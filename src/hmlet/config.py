@@ -270,7 +270,7 @@ def resolve(
 ) -> Recipe:
     """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides.
 
-    With the name of a data set, the preset includes what it has for that set.
+    With the name of a named set, the preset includes what it has for that set.
     """
     if model not in MODELS:
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")

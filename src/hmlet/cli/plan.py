@@ -41,10 +41,12 @@ def plan(
     Example: hmlet plan --users 1e8 --items 1e7 --edges 1e9 --model hmlet-end --device cuda --devices 8 --memory 80GB
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name
     from hmlet.distributed import Ranks
     from hmlet.planning import changes, fits, memory_plan, readable
 
-    recipe, ranks = resolve(model, preset, None, overrides or [], dataset=data), Ranks(0, devices)
+    known = None if data is None else known_name(data)
+    recipe, ranks = resolve(model, preset, None, overrides or [], dataset=known), Ranks(0, devices)
     ranks.require_columns(recipe.model.embedding_size)
     sizes = _sizes(data, users, items, edges)
     kind, free = _place(device, memory)

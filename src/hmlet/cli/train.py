@@ -36,17 +36,17 @@ def train(
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name, load
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed, data)
+    recipe = resolve(model, preset, config, chosen, seed, known_name(data))
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
-    from hmlet.data.catalog import load
     from hmlet.distributed import joined
     from hmlet.planning import Sizes, memory_plan, readable
     from hmlet.profiling import UNWATCHED, Profile
