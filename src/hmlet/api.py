@@ -20,7 +20,7 @@ from hmlet.data.catalog import known_name, load
 from hmlet.data.interactions import Id
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import RunError
-from hmlet.evaluation import Evaluation, evaluate, rank_blocks, seen_items
+from hmlet.evaluation import KNOWN, Evaluation, evaluate, rank_blocks, seen_items
 from hmlet.explanation import explanation
 from hmlet.foldin import FoldIn
 from hmlet.metrics import METRICS
@@ -121,7 +121,7 @@ class Run:
         self,
         users: Iterable[Id],
         k: int = 20,
-        mask: str = "train+valid",
+        mask: str = KNOWN,
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
@@ -170,7 +170,7 @@ class Run:
         out: Path | str,
         k: int = 20,
         users: Iterable[Id] | None = None,
-        mask: str = "train",
+        mask: str = KNOWN,
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,

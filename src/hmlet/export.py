@@ -19,7 +19,7 @@ from torch import Tensor
 from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
-from hmlet.evaluation import rank_blocks, seen_items
+from hmlet.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.ranking import NO_ITEM, Ranked
 
 Write = Callable[[pa.Table], None]
@@ -45,7 +45,7 @@ def export(
     out: Path | str,
     k: int = 20,
     users: npt.NDArray[np.int64] | None = None,
-    mask: str = "train",
+    mask: str = KNOWN,
     allowed_I: Tensor | None = None,
     advance: Advance = silent,
     ranks: Ranks = ALONE,
