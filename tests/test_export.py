@@ -161,8 +161,15 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
 def test_mistakes_are_named(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"topn\.xlsx does not end in \.parquet, \.csv, \.jsonl"):
         run.export(tmp_path / "topn.xlsx")
-    with pytest.raises(ConfigError, match="k = 0 is not positive"):
+    with pytest.raises(ConfigError, match="k = 0 is not the length of a list"):
         run.export(tmp_path / "topn.csv", 0)
+    for ask in (
+        lambda: run.recommend(["u1"], 0),
+        lambda: run.recommend_new([["i1"]], 0),
+        lambda: run.similar_items("i1", 0),
+    ):
+        with pytest.raises(ConfigError, match="k = 0 is not the length of a list"):
+            ask()
     with pytest.raises(ConfigError, match="there is no mask 'all'"):
         run.export(tmp_path / "topn.csv", mask="all")
     with pytest.raises(UnknownId, match="item 'i77'"):

@@ -103,14 +103,15 @@ class Run:
             {
                 "split": pa.array([result.split] * count, pa.string()),
                 "mask": pa.array([result.mask] * count, pa.string()),
-                "k": pa.array(np.full(count, result.k, dtype=np.int32)),
+                "k": pa.array(np.full(count, result.k, dtype=np.int64)),
                 "user": pa.array(result.users.astype(np.int32)),
                 **{name: pa.array(values) for name, values in result.per_user.items()},
             }
         )
         with self.directory.lock():
             if "per_user.parquet" in self.record["files"]:
-                rows = pa.concat_tables([self.directory.read_table("per_user.parquet"), rows])
+                before = self.directory.read_table("per_user.parquet")
+                rows = pa.concat_tables([before, rows], promote_options="permissive")  # k was 32 bits once
             self.directory.write_table("per_user.parquet", rows)
             self.record.setdefault("coverage", {})[f"{result.split} {result.mask} {result.k}"] = result.coverage
             self.directory.write_record()

@@ -336,8 +336,12 @@ def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     for override in overrides:
         key, equals, value = override.partition("=")
         section, dot, name = key.strip().partition(".")
-        if not equals or (not dot and section != "seed") or (dot and not name):
+        if not equals or (dot and not name) or not (dot or section == "seed"):
             raise ConfigError(f"--set {override!r} is not section.key=value", "for example --set train.epochs=20")
+        if dot and section not in ("model", "train"):
+            raise ConfigError(
+                f"--set {override!r}: there is no section {section!r}", "known keys: model.*, train.*, seed"
+            )
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -84,8 +84,6 @@ def evaluate(
 
     With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`).
     """
-    if k < 1:
-        raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
     users_UF, items_IF = factors
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
     users = np.flatnonzero(held_out.counts > 0)

@@ -57,8 +57,6 @@ def export(
     block, and rank 0 writes.
     """
     out, data = Path(out), run.data
-    if k < 1:
-        raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
     if out.suffix not in _WRITERS:
         raise ConfigError(f"{out} does not end in {', '.join(_WRITERS)}", "name the format by the file's suffix")
     users_UF, items_IF = run.factors
