@@ -167,6 +167,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     assert "'fast'" in unknown
     assert "--preset hmlet" in unknown
     assert "--preset hmlet" in message(resolve, "bpr", "authors")
+    assert "'gpu/gowalla'" in message(resolve, "hmlet-end", "gpu/gowalla")  # a directory of recipes, and no preset
     assert "hmlet or gpu or paper or authors" in message(resolve, "hmlet-end", "fast")
     assert "name" in message(Recipe.from_toml, "[model]\nlayers = 3")
     assert "model" in message(Recipe.from_toml, "seed = 3")

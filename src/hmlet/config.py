@@ -299,8 +299,8 @@ def resolve(
 def _preset(model: str, preset: str, dataset: str | None) -> list[dict[str, Any]]:
     """The preset's recipe of a model, and what it changes for a data set."""
     family, recipes = MODELS[model].family, resources.files("hmlet") / "recipes"
-    if not (recipes / preset / f"{family}.toml").is_file():
-        known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
+    known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
+    if preset not in known:
         raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
     names = [f"{preset}/{family}.toml"]
     if dataset is not None and Path(dataset).name == dataset:  # a name, and no path
