@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import checkerboard
+from planted import checkerboard, dataset
 
 from hmlet import api, training
 from hmlet.cli import main
@@ -41,6 +42,19 @@ def test_the_command_and_its_twin_take_one_recipe(tmp_path: Path) -> None:
         found.append(asked.value.args[0])
     assert found == [resolve("hmlet-end", dataset="debian")] * 4
     assert found[0] != resolve("hmlet-end")
+
+
+def test_the_last_line_tells_validation_where_there_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [(0, 0), (0, 1), (1, 1), (2, 0)]
+    dataset(3, 3, train=pairs).save(tmp_path / "all")
+    dataset(3, 3, train=pairs, valid=[(1, 2)]).save(tmp_path / "held")
+    short = ["--model", "bpr", "--set", "train.epochs=1", "--device", "cpu"]
+    for name, end in (
+        ("all", r"best epoch 1 of 1"),
+        ("held", r"of 1; validation @20: ndcg \S+, recall \S+, precision \S+"),
+    ):
+        assert main(["train", str(tmp_path / name), *short, "--out", str(tmp_path / f"{name}-run")]) == 0
+        assert re.search(f"{end}\n$", capsys.readouterr().out)
 
 
 def test_a_directory_takes_no_recipe_by_its_name_alone(
