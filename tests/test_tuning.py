@@ -354,6 +354,13 @@ def test_a_space_that_cannot_be_searched_is_refused_first(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_is_no_directory_to_search_in(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write to .*taken: .*: choose another --out"):
+        tune(planted(), RECIPE, GRID, tmp_path / "taken")
+    assert fake.calls == []
+
+
 def test_a_storage_that_cannot_be_opened_keeps_its_password(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the storage cannot be opened") as caught:
         tune(planted(), RECIPE, GRID, tmp_path, storage="nosuchdb://me:secret@host/db")

@@ -22,6 +22,7 @@ from hmlet.ranking import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, s
 
 Result = TypeVar("Result")
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
+KNOWN = "train+valid"  # the mask of every list for a user, who has these items already; `evaluate` follows the paper
 # Of a block's scores: what stays in a CPU's cache, and is small beside a GPU's memory; then of its candidates' factors.
 BLOCK_BYTES = {"cpu": 20 << 20, "cuda": 512 << 20}
 CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -83,8 +84,6 @@ def evaluate(
 
     With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`).
     """
-    if k < 1:
-        raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
     users_UF, items_IF = factors
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
     users = np.flatnonzero(held_out.counts > 0)

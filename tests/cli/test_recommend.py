@@ -74,10 +74,12 @@ def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (tmp_path / "users").write_text("u5\nu1\n")
     out = tmp_path / "topn.parquet"
     said = json.loads(call(capsys, "export", run, "--out", out, "-k", 2, "--users", tmp_path / "users", "--json"))
-    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train"}
+    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train+valid"}
     table = pq.read_table(out)
     assert table.column_names == ["user", "item", "rank", "score"]
     assert table["user"].to_pylist() == ["u5", "u5", "u1", "u1"]
+    answers = json.loads(call(capsys, "recommend", run, "--user", "u5", "--user", "u1", "-k", 2, "--json"))
+    assert table["item"].to_pylist() == [each["item"] for answer in answers for each in answer["items"]]
     assert "96 rows" in call(capsys, "export", run, "--out", out, "-k", 2)
 
 

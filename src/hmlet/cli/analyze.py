@@ -26,13 +26,11 @@ def analyze(
     Example: hmlet analyze runs/end --json
     Example: hmlet analyze runs/end-seed-*
     """
-    import torch
-
     from hmlet.analysis.study import analyse
     from hmlet.api import Run
+    from hmlet.training import choose_device
 
-    opened = [Run.open(path) for path in runs]
-    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    opened, where = [Run.open(path) for path in runs], choose_device(device)
     with progress("centralities") as advance:
         found = analyse([run.directory for run in opened], opened[0].data, centrality, device=where, advance=advance)
     if as_json:

@@ -11,6 +11,7 @@ from hmlet.cli.console import Json, app, print_json, print_line, print_table, pr
 from hmlet.cli.evaluate import Mask, RunPath, TopK
 from hmlet.errors import ConfigError
 
+KNOWN = "train+valid"  # hmlet.evaluation's, which imports torch, and --help must not
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
 Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
 
@@ -21,7 +22,7 @@ def recommend(
     user: Annotated[list[str] | None, typer.Option("--user", help="A user's id, repeatable.")] = None,
     items: Annotated[str | None, typer.Option(help="Item ids with commas: someone the model has never seen.")] = None,
     k: TopK = 20,
-    mask: Mask = "train+valid",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,
@@ -107,7 +108,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
     k: TopK = 20,
     users: Annotated[Path | None, typer.Option(help="A file of user ids, one a line; all users without it.")] = None,
-    mask: Mask = "train",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,

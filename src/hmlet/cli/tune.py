@@ -51,10 +51,10 @@ def tune(
     Example: hmlet train debian --model lightgcn --config tuned/best.toml --out runs/lightgcn
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name, load
 
-    recipe = resolve(model, preset, config, overrides or [], seed, data)
+    recipe = resolve(model, preset, config, overrides or [], seed, known_name(data))
 
-    from hmlet.data.catalog import load
     from hmlet.tuning import load_space, tune
 
     searched = load_space(space, model, preset)

@@ -16,12 +16,10 @@ from torch import Tensor
 
 from hmlet.data import Csr, Dataset, Vocabulary
 from hmlet.data.interactions import Id
+from hmlet.evaluation import KNOWN, seen_items
 from hmlet.serve.approximate import Approximate
 from hmlet.serve.failures import Refusal
 from hmlet.version import VERSION
-
-MASK = "train+valid"
-SEEN = ("train", "valid")  # its parts
 
 
 class FinishedRun(Protocol):
@@ -49,7 +47,7 @@ class Served:
     def __init__(self, run: FinishedRun, path: Path, *, approximate: bool = False) -> None:
         self.run, self.path, self.data = run, path, run.data
         self.name = f"{run.record['model']}-{run.record['files']['factors.safetensors'][:12]}"
-        self.seen: Csr = self.data.csr(*SEEN)
+        self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
         # Everything that is made on first use is made now, so that no request pays for it.
         self.recommend([self.data.users.id(0)], 1)
@@ -60,7 +58,7 @@ class Served:
     def recommend(self, users: Sequence[Id], k: int) -> list[dict[str, Any]]:
         """The top-k of each user: the offline answer, or the approximate one where the service was started for that."""
         if self.approximate is None:
-            return self.run.recommend(users, k, MASK)
+            return self.run.recommend(users, k, KNOWN)
         answers = []
         for user in users:
             index = int(self.data.users.indices([user])[0])
