@@ -83,9 +83,7 @@ def sentence(parts: dict[str, Any]) -> str:
     """An explanation in words."""
     helpful = [each for each in parts["carried_by"] if each["contribution"] > 0][:MOST_NAMED]
     layer = max(parts["layers"], key=lambda each: float(each["contribution"]))["layer"]
-    named = [f"{_readable(each)} ({each['contribution']:+.3g})" for each in helpful]
-    reason = f"mostly because of {_joined(named)}" if named else "although none of the user's items speaks for it"
-    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}, {reason}"
+    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}, {_reason(helpful, parts)}"
     if len(parts["layers"]) > 1:
         words += f"; layer {layer} carries the largest part"
     for gate in parts["gates"][-1:]:
@@ -95,6 +93,16 @@ def sentence(parts: dict[str, Any]) -> str:
             f" ({user['probability']:.0%}) and the {item['branch']} one for the item ({item['probability']:.0%})"
         )
     return words + "."
+
+
+def _reason(helpful: Sequence[dict[str, Any]], parts: dict[str, Any]) -> str:
+    """The items that speak for the score, or what it means that there are none."""
+    if helpful:
+        named = [f"{_readable(each)} ({each['contribution']:+.3g})" for each in helpful]
+        return f"mostly because of {_joined(named)}"
+    if parts["carried_by"]:
+        return "although none of the user's items speaks for it"
+    return "who has no training items, so that no item explains it"
 
 
 def _readable(each: dict[str, Any]) -> str:

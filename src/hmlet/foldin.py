@@ -132,9 +132,9 @@ class FoldIn:
         """The factors that a trained user would have with each of these lists instead of its own items: B × F.
 
         What training knows of the user beyond the rule, e⁰ - rule(own items), is kept. So the user's own items give
-        back its stored factor, and an empty list what is left of it without any.
+        back its stored factor, also where it has none, and an empty list what is left of it without any.
         """
-        edited, own = self.lists_of("user", lists, may_be_empty=True), self.lists_of("user", [self.own_items(user)])
+        edited, own = (self.lists_of("user", each, may_be_empty=True) for each in (lists, [self.own_items(user)]))
         known_1D = self.inputs[0][user][None]
         return self._fold("user", edited, known_1D - self.rule("user")(own, self.messages(own)))
 

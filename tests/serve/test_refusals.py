@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import finished
+from planted import dataset
 from serving import client_of, error_of
 from starlette.testclient import TestClient
 
@@ -112,6 +114,18 @@ def test_unknown_ids_of_an_explanation(client: TestClient, side: str) -> None:
     answer = client.post("/v1/explain", json={"user": "gimp", "item": "libc6", side: "nobody"})
     assert answer.status_code == 404
     assert side in error_of(answer)["message"]
+
+
+def test_nodes_without_training_interactions(tmp_path: Path) -> None:
+    train = [(user, item) for user in range(6) for item in range(6) if (user + item) % 3]
+    run = finished("hmlet-end", tmp_path / "run", data=dataset(7, 7, train=train, valid=[(6, 6)], test=[(0, 6)]))
+    with client_of(tmp_path / "run", Settings()) as client:
+        answer = client.post("/v1/recommend", json={"items": ["i6"]})
+        assert (answer.status_code, error_of(answer)["code"]) == (422, "data")
+        assert "no trained items" in error_of(answer)["message"]
+        answer = client.post("/v1/explain", json={"user": "u6", "item": "i0"})
+        assert answer.status_code == 200
+        assert answer.json() == run.explain("u6", "i0")
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
