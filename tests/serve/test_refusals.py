@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ from planted import dataset
 from serving import client_of, error_of
 from starlette.testclient import TestClient
 
+from hmlet.cli import main
 from hmlet.errors import ConfigError
+from hmlet.serve.observe import JsonLines
 from hmlet.serve.settings import Limits, Settings
 
 JSON = {"content-type": "application/json"}
@@ -201,10 +204,28 @@ def test_other_machines_are_let_in_with_a_token_only(host: str) -> None:
     assert "secret-token" not in repr(Settings(host=host, token="secret-token"))
 
 
-@pytest.mark.parametrize("token", ["", "  ", "two\nlines", "schlüssel"])
+@pytest.mark.parametrize("token", ["", "  ", "two\nlines", "schlüssel", "t ", " t"])
 def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="token"):
         Settings(token=token)
+
+
+def test_a_space_around_the_token_of_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Settings] = []
+    monkeypatch.setattr("hmlet.serve.server.serve", lambda path, opener, settings: given.append(settings))
+    monkeypatch.setenv("HMLET_TOKEN", "open sesame \n")
+    assert main(["serve", "run"]) == 0
+    assert [settings.token for settings in given] == ["open sesame"]
+
+
+@pytest.mark.parametrize("token", ['a"b', "a\\b", "n", "plain"])
+def test_the_log_blots_out_any_token(token: str) -> None:
+    record = logging.LogRecord("hmlet.serve", logging.INFO, __file__, 1, "request", None, None)
+    record.fields = {"path": f"/{token}", "status": 401, "client": None, "traceback": f"one\n{token}"}
+    line = json.loads(JsonLines(token).format(record))
+    blotted = {name: line[name] for name in ("path", "status", "client", "traceback")}
+    end = {"n": "o[token]e\n[token]"}.get(token, "one\n[token]")
+    assert blotted == {"path": "/[token]", "status": 401, "client": None, "traceback": end}
 
 
 def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:

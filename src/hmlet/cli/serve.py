@@ -59,7 +59,7 @@ def _settings(
     from hmlet.serve.settings import Settings
 
     try:
-        token = token_file.read_text(encoding="utf-8").strip() if token_file else os.environ.get("HMLET_TOKEN")
+        token = token_file.read_text(encoding="utf-8") if token_file else os.environ.get("HMLET_TOKEN")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the token in {token_file}", "write one line of text into it") from error
-    return Settings(host, port, token, tuple(hosts), reload_root, approximate)
+    return Settings(host, port, None if token is None else token.strip(), tuple(hosts), reload_root, approximate)

@@ -41,6 +41,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise ConfigError("the token is empty or not printable ASCII", "write one line of letters and digits")
+        if self.token is not None and self.token != self.token.strip():
+            raise ConfigError("the token begins or ends with a space, which no header carries", "take the space away")
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"--host {self.host} lets other machines in, and no token is set",
