@@ -212,7 +212,7 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
 
 def test_a_space_around_the_token_of_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Settings] = []
-    monkeypatch.setattr("hmlet.serve.server.serve", lambda path, opener, settings: given.append(settings))
+    monkeypatch.setattr("hmlet.serve.server.serve", lambda path, opener, settings, listening: given.append(settings))
     monkeypatch.setenv("HMLET_TOKEN", "open sesame \n")
     assert main(["serve", "run"]) == 0
     assert [settings.token for settings in given] == ["open sesame"]
