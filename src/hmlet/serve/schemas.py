@@ -109,13 +109,14 @@ class OwnItem(BaseModel):
 
 
 class Node(BaseModel):
-    """A node of the gate map; `probability` is that of the non-linear branch, one a gated layer."""
+    """A node of the gate map; one `probability` of the non-linear branch, and whether it was chosen, a gated layer."""
 
     side: str
     id: int | str
     degree: int
     class_: Annotated[str | None, Field(alias="class")]
     probability: list[float]
+    nonlinear: list[bool]
 
 
 class Overview(BaseModel):
