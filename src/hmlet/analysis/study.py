@@ -10,7 +10,7 @@ import torch
 
 from hmlet.analysis import gates
 from hmlet.analysis.cached import cached_centralities
-from hmlet.analysis.centrality import Centralities, Progress
+from hmlet.analysis.centrality import Centralities
 from hmlet.analysis.similarity import class_cosine, edge_cosine, neighbour_cosine
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import explain
@@ -18,6 +18,7 @@ from hmlet.choices import Choices
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
 from hmlet.graph import Graph, training_graph
+from hmlet.progress import Advance, silent
 from hmlet.runs import RunDirectory
 
 FILE = "analysis.json"
@@ -31,7 +32,7 @@ def analyse(
     centrality: str = "exact",
     *,
     device: torch.device | str = "cpu",
-    advance: Progress | None = None,
+    advance: Advance = silent,
 ) -> list[dict[str, Any]]:
     """One analysis a run, written into each; with several runs of one model and data set, their stability as well.
 
