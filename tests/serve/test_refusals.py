@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,17 @@ def test_the_log_blots_out_any_token(token: str) -> None:
     blotted = {name: line[name] for name in ("path", "status", "client", "traceback")}
     end = {"n": "o[token]e\n[token]"}.get(token, "one\n[token]")
     assert blotted == {"path": "/[token]", "status": 401, "client": None, "traceback": end}
+
+
+def test_every_limit_that_can_be_set_is_kept(runs: Path) -> None:
+    limits = Limits(body_bytes=100, pairs=5)
+    with client_of(runs / "first", Settings(limits=limits)) as client:
+        assert client.post("/v1/recommend", json={"users": ["gimp"], "k": 5}).status_code == 200
+        many = client.post("/v1/recommend", json={"users": ["gimp"], "k": 6})
+        assert (many.status_code, "more than 5 recommendations" in error_of(many)["message"]) == (413, True)
+        large = client.post("/v1/recommend", json={"users": ["x" * 100]})
+        assert (large.status_code, "larger than 100 bytes" in error_of(large)["message"]) == (413, True)
+    assert {field.name for field in fields(Limits)} == {"body_bytes", "pairs", "in_flight", "seconds"}
 
 
 def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:

@@ -19,7 +19,6 @@ from hmlet.serve.failures import BUG, Refusal, refusal, shape
 from hmlet.serve.guard import App, Guard
 from hmlet.serve.observe import Observe
 from hmlet.serve.service import Service
-from hmlet.serve.settings import Limits
 from hmlet.serve.state import Served
 from hmlet.version import VERSION
 
@@ -48,7 +47,7 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 REFUSED: dict[int | str, dict[str, Any]] = {
     409: {"model": schemas.Failure, "description": "A run that cannot be loaded; the old one is still served"}
 }
-Text = Annotated[str, Query(max_length=Limits.query_length)]
+Text = Annotated[str, Query(max_length=schemas.QUERY_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
@@ -177,7 +176,7 @@ def _add_looking(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/history", response_model=list[schemas.OwnItem], tags=["looking around"])
     async def history(
-        user: Annotated[str, Query(max_length=Limits.id_length)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
+        user: Annotated[str, Query(max_length=schemas.ID_LENGTH)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
     ) -> Response:
         """The items that a user has, which recommendations leave out."""
         served = service.current

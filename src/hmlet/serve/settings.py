@@ -13,15 +13,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one request may ask for, and that all requests together may hold."""
+    """The most that one request may hold, and all together. What a request may say is in its schema."""
 
     body_bytes: int = 1 << 20
-    k: int = 1000
-    users: int = 1000
-    items: int = 1000  # of a newcomer
     pairs: int = 100_000  # users × k: some 6 MB of JSON
-    id_length: int = 500
-    query_length: int = 100
     in_flight: int = 64  # requests that wait or compute; the next one is shed with 503
     seconds: float = 10.0  # to receive a request, to compute it, and to hand over the answer
 
