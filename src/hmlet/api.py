@@ -24,6 +24,7 @@ from hmlet.evaluation import KNOWN, Evaluation, evaluate, rank_blocks, seen_item
 from hmlet.explanation import explanation
 from hmlet.foldin import FoldIn
 from hmlet.metrics import METRICS
+from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
 from hmlet.runs import RunDirectory
 
@@ -175,7 +176,7 @@ class Run:
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
-        advance: export.Advance = export.silent,
+        advance: Advance = silent,
         ranks: Ranks = ALONE,
     ) -> int:
         """Write the top-k of users (all of them by default) to a .parquet, .csv or .jsonl file; returns its rows."""

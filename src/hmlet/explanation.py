@@ -63,14 +63,18 @@ def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]
 
 def _gates(fold: FoldIn, user: int, item: int) -> list[dict[str, Any]]:
     """The branch that the gate of each gated layer chose for both nodes, with that branch's probability."""
+    chosen = fold.gates
+    if chosen is None:
+        return []
 
-    def choice(nonlinear: float) -> dict[str, Any]:
-        branch, probability = ("non-linear", nonlinear) if nonlinear > 0.5 else ("linear", 1 - nonlinear)
+    def choice(node: int, at: int) -> dict[str, Any]:
+        p = float(chosen.probability_NL[node, at])
+        branch, probability = ("non-linear", p) if chosen.nonlinear_NL[node, at] else ("linear", 1 - p)
         return {"branch": branch, "probability": probability}
 
     return [
-        {"layer": layer, "user": choice(float(p[user])), "item": choice(float(p[fold.graph.n_users + item]))}
-        for layer, p in sorted(fold.gates.items())
+        {"layer": layer, "user": choice(user, at), "item": choice(fold.graph.n_users + item, at)}
+        for at, layer in enumerate(chosen.layers)
     ]
 
 
@@ -83,9 +87,7 @@ def sentence(parts: dict[str, Any]) -> str:
     """An explanation in words."""
     helpful = [each for each in parts["carried_by"] if each["contribution"] > 0][:MOST_NAMED]
     layer = max(parts["layers"], key=lambda each: float(each["contribution"]))["layer"]
-    named = [f"{_readable(each)} ({each['contribution']:+.3g})" for each in helpful]
-    reason = f"mostly because of {_joined(named)}" if named else "although none of the user's items speaks for it"
-    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}, {reason}"
+    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}, {_reason(helpful, parts)}"
     if len(parts["layers"]) > 1:
         words += f"; layer {layer} carries the largest part"
     for gate in parts["gates"][-1:]:
@@ -95,6 +97,16 @@ def sentence(parts: dict[str, Any]) -> str:
             f" ({user['probability']:.0%}) and the {item['branch']} one for the item ({item['probability']:.0%})"
         )
     return words + "."
+
+
+def _reason(helpful: Sequence[dict[str, Any]], parts: dict[str, Any]) -> str:
+    """The items that speak for the score, or what it means that there are none."""
+    if helpful:
+        named = [f"{_readable(each)} ({each['contribution']:+.3g})" for each in helpful]
+        return f"mostly because of {_joined(named)}"
+    if parts["carried_by"]:
+        return "although none of the user's items speaks for it"
+    return "who has no training items, so that no item explains it"
 
 
 def _readable(each: dict[str, Any]) -> str:

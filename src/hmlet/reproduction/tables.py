@@ -15,6 +15,7 @@ from typing import Any
 
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
+from hmlet.choices import CLASSES
 from hmlet.report.material import paper
 from hmlet.reproduction.plan import OURS, TABLES, Cell, Choice
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
@@ -24,7 +25,6 @@ REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
 AS_IS = "as it is"  # an arm that is HMLET(End) itself
 AHEAD, BEHIND, LEVEL = "ahead", "behind", "may be chance"
 RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
-CLASSES = ("fnl", "pnl", "fl")
 NEAR = 10  # percentage points within which a share is the paper's
 
 
