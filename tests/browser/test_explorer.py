@@ -115,6 +115,31 @@ def test_an_explanation_draws_the_gates_choices(page: Any, run: Run) -> None:
     assert carried == [each["item"] for each in expected["carried_by"][:8]]
 
 
+def test_small_parts_keep_their_digits_and_negative_ones_hang_down(page: Any, run: Run) -> None:
+    item = run.recommend(["gimp"], 20)[0]["items"][0]["item"]
+    planted = {
+        **run.explain("gimp", item),
+        "layers": [{"layer": 0, "contribution": 0.0004}, {"layer": 1, "contribution": -0.0001236}],
+        "gates": [],
+        "carried_by": [{"item": "libc6", "contribution": -0.0000217}],
+        "remainder": 0.00029405,
+    }
+    page.route("**/v1/explain", lambda route: route.fulfill(json=planted))
+    page.goto("/#/user/gimp")
+    page.locator("#recommended button").first.click()
+    page.wait_for_selector("#explanation svg")
+    assert page.locator("#explanation .value").all_inner_texts() == ["-0.0000217"]
+    assert page.locator("#explanation > p").last.inner_text().startswith("0.000294 of the score")  # and no "0 more"
+    texts = page.locator("#explanation .scroll text").all_text_contents()
+    assert {"0.000400", "-0.000124"} <= set(texts)
+    base = float(page.locator("#explanation .axis").get_attribute("y1"))
+    boxes = page.eval_on_selector_all(
+        "#explanation .part", "all => all.map(e => e.getBBox()).map(b => [b.y, b.y + b.height])"
+    )
+    assert boxes[0] == pytest.approx([base - 50, base])
+    assert boxes[1] == pytest.approx([base, base + 50 * 0.1236 / 0.4])
+
+
 def test_everything_by_keyboard(page: Any) -> None:
     page.goto("/")
     page.wait_for_selector("#user-input")

@@ -57,6 +57,9 @@ const find = (side, query) => call(`/v1/${side}s?limit=12&query=${encodeURICompo
 
 // -- pieces --------------------------------------------------------------------------------------
 
+/** Three significant digits, as the sentences have them: small scores differ as much as large ones. */
+const digits = (number) => number.toPrecision(3);
+
 const named = (entry, side) =>
   [h("span", { class: "id" }, String(entry[side])), entry.name ? h("span", { class: "name" }, entry.name) : null];
 
@@ -123,7 +126,7 @@ function rows(entries, { value, open, side = "item" }) {
     if (bar) bar.style.width = `${(100 * Math.abs(number)) / largest}%`;
     return h("li", {}, h(open ? "button" : "div", {
       class: "row", type: open && "button", "aria-pressed": open && "false", click: open && ((event) => open(entry, event.currentTarget)),
-    }, named(entry, side), value && h("span", { class: "value" }, number.toFixed(3)), bar && h("span", { class: "bar" }, bar)));
+    }, named(entry, side), value && h("span", { class: "value" }, digits(number)), bar && h("span", { class: "bar" }, bar)));
   });
 }
 
@@ -177,7 +180,7 @@ const sides = (title, history, items, open) => [
 // -- an explanation ------------------------------------------------------------------------------
 
 function explain(why) {
-  const carried = why.carried_by.slice(0, 8);
+  const carried = why.carried_by.slice(0, 8), others = why.carried_by.length - carried.length;
   return [
     h("h2", {}, `Why ${why.item}?`), h("p", {}, why.sentence),
     h("h3", {}, "The path through the layers"),
@@ -188,7 +191,7 @@ function explain(why) {
       h("span", {}, "bars: what each layer adds to the score")),
     h("h3", {}, "Carried by"),
     h("ul", { class: "rows whole" }, rows(carried, { value: (entry) => entry.contribution })),
-    h("p", { class: "soft" }, `and ${why.carried_by.length - carried.length} more; ${why.remainder.toFixed(3)} of the score is what no single item brings.`),
+    h("p", { class: "soft" }, `${others ? `and ${others} more; ` : ""}${digits(why.remainder)} of the score is what no single item brings.`),
   ];
 }
 
@@ -203,9 +206,11 @@ function pathPicture(why) {
   const left = 70, gap = Math.min(130, 560 / Math.max(1, why.layers.length - 1)), lanes = { user: 40, item: 100 }, base = 205;
   const x = (layer) => left + layer * gap;
   const largest = Math.max(...why.layers.map((each) => Math.abs(each.contribution)), 1e-12);
+  const size = (contribution) => (50 * Math.abs(contribution)) / largest;
+  const below = Math.max(0, ...why.layers.filter((each) => each.contribution < 0).map((each) => size(each.contribution) + 18));
   const gates = new Map(why.gates.map((gate) => [gate.layer, gate]));
   const words = why.layers.map(({ layer }) => gates.has(layer) && `layer ${layer}: user ${gates.get(layer).user.branch}, item ${gates.get(layer).item.branch}`).filter(Boolean);
-  const picture = s("svg", { class: "path", viewBox: `0 0 ${x(why.layers.length - 1) + 60} 245`, role: "img",
+  const picture = s("svg", { class: "path", viewBox: `0 0 ${x(why.layers.length - 1) + 60} ${245 + below}`, role: "img",
     "aria-label": words.length ? `Gates chose: ${words.join("; ")}` : "No gates: every layer is the model's own step" });
   for (const [lane, y] of Object.entries(lanes)) {
     picture.append(s("text", { class: "lane", x: 8, y: y + 4 }, lane));
@@ -218,12 +223,13 @@ function pathPicture(why) {
   }
   picture.append(s("text", { class: "lane", x: 8, y: 175 }, "score"));
   for (const { layer, contribution } of why.layers) {
-    const height = (50 * Math.abs(contribution)) / largest;
+    const [height, against] = [size(contribution), contribution < 0];
     picture.append(
-      s("rect", { class: `part ${contribution < 0 ? "against" : ""}`, x: x(layer) - 14, y: base - height, width: 28, height, rx: 2 }),
-      s("text", { x: x(layer), y: base - height - 5, "text-anchor": "middle" }, contribution.toFixed(3)),
-      s("text", { x: x(layer), y: base + 18, "text-anchor": "middle" }, `layer ${layer}`));
+      s("rect", { class: `part ${against ? "against" : ""}`, x: x(layer) - 14, y: against ? base : base - height, width: 28, height, rx: 2 }),
+      s("text", { x: x(layer), y: against ? base + height + 14 : base - height - 5, "text-anchor": "middle" }, digits(contribution)),
+      s("text", { x: x(layer), y: base + below + 18, "text-anchor": "middle" }, `layer ${layer}`));
   }
+  picture.append(s("line", { class: "axis", x1: x(0) - 24, x2: x(why.layers.length - 1) + 24, y1: base, y2: base }));
   return picture;
 }
 
