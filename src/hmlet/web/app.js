@@ -35,7 +35,7 @@ async function call(path, body) {
     return call(path, body);
   }
   const answer = await response.json();
-  if (!response.ok) throw new Error(`${answer.error.message}. ${answer.error.hint}`);
+  if (!response.ok) throw new Error(answer.error.message); // its hint is for those who write requests
   return answer;
 }
 
@@ -78,17 +78,18 @@ function chooser(side, label, hint, choose) {
     await new Promise((resolve) => setTimeout(resolve, 120));
     if (mine !== asked) return;
     try {
-      const answer = await find(side, input.value.trim());
-      if (mine === asked) show(answer);
+      const query = input.value.trim(), answer = await find(side, query);
+      if (mine === asked) show(answer, `No ${side} matches “${query}”`);
     } catch (error) { say(error.message); }
   }
-  function show(entries) {
+  function show(entries, otherwise) {
     [found, at] = [entries, -1];
     list.replaceChildren(...entries.map((entry, index) => h("li", {
       role: "option", id: `${side}-option-${index}`, "aria-selected": "false",
       mousedown: (event) => { event.preventDefault(); pick(index); },
     }, named(entry, side).flatMap((part) => [part, " "]))));
-    list.hidden = !entries.length;
+    if (!entries.length && otherwise) list.append(h("li", { role: "option", "aria-disabled": "true" }, otherwise));
+    list.hidden = !list.children.length;
     input.setAttribute("aria-expanded", String(!list.hidden));
     input.removeAttribute("aria-activedescendant");
   }
@@ -166,8 +167,18 @@ async function showNew(text) {
   if (!items.length) return [pick, h("p", { class: "soft" }, "Add one item or more: the model has never seen this person, and folds them in.")];
   const chips = h("ul", { class: "chips", "aria-label": "Chosen items" }, items.map((item) =>
     h("li", {}, h("button", { type: "button", "aria-label": `Remove ${item}`, click: () => show(items.filter((other) => other !== item)) }, `${item} ×`))));
-  const [answer] = await call("/v1/recommend", { items, k: 20 });
-  return [pick, chips, ...sides("What they have", items.map((item) => ({ item })), answer.items)];
+  const [[answer], own] = await Promise.all([call("/v1/recommend", { items, k: 20 }), Promise.all(items.map(withName))]);
+  return [pick, chips, ...sides("What they have", own, answer.items)];
+}
+
+const looked = new Map(); // adding one item to many asks for one name, not for all again
+/** An item with its readable name: a search lists ids in order, so an id stands before longer ones that begin with it. */
+async function withName(item) {
+  if (!looked.has(item)) {
+    const found = await find("item", item.slice(0, 100));
+    looked.set(item, found.find((entry) => String(entry.item) === item) ?? { item });
+  }
+  return looked.get(item);
 }
 
 const sides = (title, history, items, open) => [
@@ -257,11 +268,18 @@ async function showMap() {
     h("p", { class: "soft" }, `${map.sample.length.toLocaleString()} of ${map.nodes.toLocaleString()} nodes, evenly along the order of degree`), about];
 }
 
+/** Round numbers between two, each a power of ten times one of `steps`; the two themselves where fewer lie between. */
+function ticks(least, most, steps) {
+  const powers = Array.from({ length: Math.floor(Math.log10(most)) + 1 }, (_, at) => 10 ** at);
+  const round = powers.flatMap((power) => steps.map((step) => step * power)).filter((tick) => least <= tick && tick <= most);
+  return round.length > 1 ? round : [least, most];
+}
+
 function mapPicture(sample, layer, show) {
   const width = matchMedia("(max-width: 44rem)").matches ? 400 : 760; // fewer units on a phone, so that words stay legible
   const [height, left, bottom, top] = [380, 48, 44, 12];
   const degrees = sample.map((node) => Math.max(node.degree, 1));
-  const [least, most] = [Math.min(...degrees), Math.max(...degrees, Math.min(...degrees) * 10)];
+  const least = Math.min(...degrees), most = Math.max(...degrees, least + 1);
   const x = (degree) => left + 10 + ((width - left - 30) * Math.log(Math.max(degree, 1) / least)) / Math.log(most / least);
   const y = (probability) => height - bottom - (height - bottom - top) * probability;
   const picture = s("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, tabindex: "0", role: "application",
@@ -270,9 +288,8 @@ function mapPicture(sample, layer, show) {
   for (const p of [0, 0.5, 1]) picture.append(
     s("line", { class: "axis", x1: left, x2: width, y1: y(p), y2: y(p), "stroke-dasharray": p === 0.5 && "4 4" }),
     s("text", { x: left - 8, y: y(p) + 4, "text-anchor": "end" }, String(p)));
-  for (let power = 1; power <= most; power *= 10) for (const tick of width > 400 ? [power, 2 * power, 5 * power] : [power, 3 * power]) {
-    if (least <= tick && tick <= most) picture.append(s("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, tick.toLocaleString()));
-  }
+  for (const tick of ticks(least, most, width > 400 ? [1, 2, 5] : [1, 3])) picture.append(
+    s("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, tick.toLocaleString()));
   picture.append(
     s("text", { x: (width + left) / 2, y: height - 6, "text-anchor": "middle" }, "degree (training interactions)"),
     s("text", { x: 12, y: (height - bottom) / 2, transform: `rotate(-90 12 ${(height - bottom) / 2})`, "text-anchor": "middle" }, "P(non-linear)"));
