@@ -57,8 +57,11 @@ def test_a_plan_of_a_data_set_says_what_to_change(capsys: pytest.CaptureFixture[
     ("arguments", "message"),
     [
         ([], "plan needs DATA, or --users, --items and --edges"),
-        (["debian", "--users", "5"], "plan needs DATA, or --users, --items and --edges"),
+        (["--users", "5", "--items", "5"], "plan needs DATA, or --users, --items and --edges"),
+        (["debian", "--users", "5"], "plan was given DATA, 'debian', and sizes as well"),
+        (["--users", "30", "--items", "40", "--edges", "1201"], "--edges 1,201 are more than the 1,200 pairs"),
         (["debian", "--memory", "much"], "--memory 'much' is not a size"),
+        (["debian", "--memory", "12"], "--memory '12' is not a size: write 80GB, say"),
         (["debian", "--devices", "7"], "cannot be split over 7 ranks"),
         (["debian", "--device", "tpu", "--memory", "1GB"], "there is no device 'tpu'"),
     ],
