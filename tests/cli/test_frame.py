@@ -50,10 +50,12 @@ def test_help_succeeds_and_names_the_groups(capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "error: No such command 'trian'"),
+        (["trian"], "error: No such command 'trian'. Did you mean 'train'? See `hmlet --help`\n"),
+        (["zzz", "data"], "error: No such command 'zzz': see `hmlet --help`\n"),
+        (["train", "--colour"], "error: No such option: --colour"),
         (["--colour"], "error: No such option: --colour"),
         (["data"], "error: Missing command: see `hmlet data --help`\n"),
-        (["data", "lsit"], "error: No such command 'lsit'"),
+        (["data", "lsit"], "error: No such command 'lsit'. Did you mean 'list'? See `hmlet data --help`\n"),
         (["data", "--colour"], "error: No such option: --colour"),
     ],
 )

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from finished import finished
 
+from hmlet.api import Run
 from hmlet.cli import main
 
 
@@ -40,6 +41,16 @@ def test_recommend_users(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(answer["items"]) == 3 and set(answer["items"][0]) == {"item", "score"} for answer in answers)
     text = call(capsys, "recommend", run, "--user", "u1", "-k", 3)
     assert [line.split()[0] for line in text.splitlines()[3:]] == [each["item"] for each in answers[0]["items"]]
+
+
+def test_small_scores_keep_three_digits(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = [123.4, 0.02196, 0.0215, -0.0000120]
+    answer = {"user": "u1", "items": [{"item": f"i{at}", "score": score} for at, score in enumerate(scores)]}
+    monkeypatch.setattr(Run, "recommend", lambda *arguments, **options: [answer])
+    lines = call(capsys, "recommend", run, "--user", "u1").splitlines()[3:]
+    assert [line.split()[1] for line in lines] == ["123", "0.0220", "0.0215", "-1.20e-05"]
 
 
 def test_recommend_a_newcomer(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,8 @@ def test_the_numbers_are_the_files(page: Path, runs: list[RunDirectory]) -> None
     assert f"<td>{found['class_size']['pnl']['nodes']:,}</td>" in html
     assert f"<td>{found['gate_share']['3']:.1%}</td>" in html
     assert f"<td>{found['verdict']['closeness']['spearman']['rho']:.3g}</td>" in html
+    for step in ("fnl_over_pnl", "pnl_over_fl"):
+        assert f"<td>{found['verdict']['degree']['cliffs_delta'][step]:.3g}</td>" in html
     assert f"<td>{found['neighbour_cosine']['fnl']['mean']:.4g}</td>" in html
     for text in ("0.1234", "+7.25 %", "0.00123", "0.00456", "0.321", "hmlet-end is ahead."):
         assert text in html

@@ -99,7 +99,10 @@ def explain(
     print_line()
     print_table(["item", "score lost without it"], _signed(parts["carried_by"][:10], "item"))
     others = sum(each["contribution"] for each in parts["carried_by"][10:])
-    print_line(f"other items {others:+.4f}, remainder {parts['remainder']:+.4f}, score {parts['score']:.4f}")
+    print_line(
+        f"other items {_digits(others, '+')}, remainder {_digits(parts['remainder'], '+')}, "
+        f"score {_digits(parts['score'])}"
+    )
 
 
 @app.command()
@@ -144,9 +147,14 @@ def _ids(path: Path | None) -> list[str] | None:
 
 def _print_items(found: list[dict[str, Any]], kind: str) -> None:
     named = bool(found) and "name" in found[0]
-    rows = [[each[kind], f"{each['score']:.3f}", *([each["name"] or ""] if named else [])] for each in found]
+    rows = [[each[kind], _digits(each["score"]), *([each["name"] or ""] if named else [])] for each in found]
     print_table([kind, "score", *(["name"] if named else [])], rows)
 
 
 def _signed(parts: list[dict[str, Any]], key: str) -> list[list[object]]:
-    return [[each[key], f"{each['contribution']:+.4f}"] for each in parts]
+    return [[each[key], _digits(each["contribution"], "+")] for each in parts]
+
+
+def _digits(value: float, sign: str = "-") -> str:
+    """Three significant digits: small scores differ as much as large ones."""
+    return f"{value:{sign}#.3g}".rstrip(".")
