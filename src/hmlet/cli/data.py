@@ -135,6 +135,7 @@ def prepare(
     """Turn interaction files into a prepared directory: read, merge, filter, split.
 
     Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --out ml
+
     Example: hmlet data prepare train.txt val.txt test.txt --split files --out mine
     """
     from hmlet.data.columns import Columns
