@@ -18,6 +18,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset, Vocabulary
 from hmlet.data.catalog import load
 from hmlet.data.interactions import Id
+from hmlet.data.preparation import Advance, silent
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import RunError
 from hmlet.evaluation import Evaluation, evaluate, rank_blocks, seen_items
@@ -78,12 +79,12 @@ class Run:
             )
         return data
 
-    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20) -> Evaluation:
+    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
         """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
         stored = self._stored(split, mask, k)
         if stored is not None:
             return stored
-        result = evaluate(self.factors, self.data, split, mask, k)
+        result = evaluate(self.factors, self.data, split, mask, k, advance=advance)
         self._store(result)
         return result
 

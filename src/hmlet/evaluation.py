@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hmlet.data import Csr, Dataset
+from hmlet.data.preparation import Advance, silent
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.metrics import METRICS, per_user
@@ -78,10 +79,12 @@ def evaluate(
     k: int = 20,
     ranks: Ranks = ALONE,
     width: int | None = None,
+    advance: Advance = silent,
 ) -> Evaluation:
     """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out.
 
-    With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`).
+    With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`). `advance` is told how many of
+    the users are done.
     """
     if k < 1:
         raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
@@ -91,12 +94,15 @@ def evaluate(
     relevant = Membership(held_out, data.n_items, items_IF.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
     recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
+    done = 0
     for block, items_BK in _joined(rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks, width=width)):
         users_B = torch.from_numpy(block).to(items_IF.device)
         found = per_user(relevant(users_B, items_BK), relevant.counts[users_B], k)
         for name, values in found.items():
             collected[name].append(values)
         recommended_I[items_BK] = True  # NO_ITEM is -1: the spare last place
+        done += len(block)
+        advance(done, len(users))
     arrays = {name: torch.cat(parts).cpu().numpy() if parts else np.empty(0) for name, parts in collected.items()}
     covered = int(recommended_I[: data.n_items].sum())
     return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)

@@ -182,6 +182,7 @@ def compare_runs(
     for done, run in enumerate(runs):
         advance(done, len(runs))
         evaluations.append(run.evaluate(split, mask, k))
+    advance(len(runs), len(runs))
     recipes = [run.recipe.model_copy(update={"seed": 0}).to_toml() for run in runs]
     described = [
         (run.recipe.model.name, recipe, str(run.directory.path)) for run, recipe in zip(runs, recipes, strict=True)
