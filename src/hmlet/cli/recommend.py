@@ -106,6 +106,7 @@ def explain(
     print_table(["item", "score lost without it"], _signed(parts["carried_by"][:10], "item"))
     others = sum(each["contribution"] for each in parts["carried_by"][10:])
     print_line(f"other items {others:+.4f}, remainder {parts['remainder']:+.4f}, score {parts['score']:.4f}")
+    print_line("(the remainder is what the user's own embedding holds and what the items only bring together)")
 
 
 @app.command()
