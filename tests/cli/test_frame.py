@@ -48,7 +48,7 @@ def test_help_succeeds_and_names_the_groups(capsys: pytest.CaptureFixture[str], 
     assert err == ""
 
 
-@pytest.mark.parametrize("command", ["analyze", "tune", "data prepare"])
+@pytest.mark.parametrize("command", ["analyze", "report", "reproduce", "tune", "data prepare"])
 def test_each_of_two_examples_has_a_line_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
