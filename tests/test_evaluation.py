@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hmlet import evaluation
 from hmlet.data import Dataset
-from hmlet.errors import ConfigError
+from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.evaluation import Membership, evaluate, mask_parts, rank_blocks
 
 CASES = [("valid", "train"), ("test", "train"), ("test", "train+valid")]
@@ -138,10 +138,13 @@ def test_progress_counts_users_up_to_the_last(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nobody_to_evaluate() -> None:
+    factors = torch.ones(2, 2), torch.ones(3, 2)
     data = planted.dataset(2, 3, train=[(0, 0), (1, 1)])
-    empty = evaluate((torch.ones(2, 2), torch.ones(3, 2)), data, "test")
-    assert len(empty.users) == 0
-    assert set(empty.metrics.values()) == {0.0}
+    with pytest.raises(NothingHeldOut, match="no user of planted has a held-out item in the test part: prepare it"):
+        evaluate(factors, data, "test")
+    data = planted.dataset(2, 3, train=[(0, 0), (1, 1)], valid=[(0, 1)])
+    with pytest.raises(NothingHeldOut, match="in the test part: use --split valid"):
+        evaluate(factors, data, "test")
 
 
 def test_membership() -> None:

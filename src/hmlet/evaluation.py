@@ -17,7 +17,7 @@ from torch import Tensor
 from hmlet.data import Csr, Dataset
 from hmlet.data.preparation import Advance, silent
 from hmlet.distributed import ALONE, Ranks
-from hmlet.errors import ConfigError
+from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.metrics import METRICS, per_user
 from hmlet.ranking import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, scores_room, top_k
 
@@ -91,6 +91,12 @@ def evaluate(
     users_UF, items_IF = factors
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
     users = np.flatnonzero(held_out.counts > 0)
+    if len(users) == 0:  # a mean over nobody is not 0
+        other = "valid" if split == "test" else "test"
+        raise NothingHeldOut(
+            f"no user of {data.name} has a held-out item in the {split} part",
+            f"use --split {other}" if data.count(other) else "prepare it with a --split that holds some out",
+        )
     relevant = Membership(held_out, data.n_items, items_IF.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
     recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
@@ -103,7 +109,7 @@ def evaluate(
         recommended_I[items_BK] = True  # NO_ITEM is -1: the spare last place
         done += len(block)
         advance(done, len(users))
-    arrays = {name: torch.cat(parts).cpu().numpy() if parts else np.empty(0) for name, parts in collected.items()}
+    arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in collected.items()}
     covered = int(recommended_I[: data.n_items].sum())
     return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
 

@@ -373,7 +373,7 @@ def _same_setting(models: Mapping[str, Sequence[Evaluated]]) -> Evaluated:
                 "compare runs on one data set",
             )
     if len(first.users) == 0:
-        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on the other split")
+        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on a part that has some")
     return first
 
 

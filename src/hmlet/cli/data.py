@@ -182,6 +182,9 @@ def _tell(dataset: Dataset, out: Path) -> None:
     _describe(dataset)
     if done["users_without_training"]:
         print_line(f"{done['users_without_training']:,} users have no training interaction")
+    for part, use in (("valid", "choose the best epoch by"), ("test", "measure the model on")):
+        if not dataset.count(part):
+            print_line(f"the {part} part is empty: there is nothing to {use}")
     print_line(f"\nwritten to {out}")
 
 

@@ -82,9 +82,8 @@ def train(
         return
     valid = run.record["valid"] or {}
     summary = ", ".join(f"{name} {valid[name]:.4f}" for name in ("ndcg", "recall", "precision") if name in valid)
-    print_line(
-        f"{run.path}: best epoch {run.record['best_epoch']} of {run.record['epochs']}; validation @20: {summary}"
-    )
+    chosen_by = f"validation @20: {summary}" if summary else "no validation part: the last epoch is kept"
+    print_line(f"{run.path}: best epoch {run.record['best_epoch']} of {run.record['epochs']}; {chosen_by}")
     if measured:
         _print_profile(measured)
 
