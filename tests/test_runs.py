@@ -96,6 +96,14 @@ def test_every_file_of_a_run_has_a_reader_here(finished: Path) -> None:
     assert {path.name for path in finished.iterdir()} - {"run.lock"} == set(READERS)
 
 
+def test_every_file_of_a_run_can_be_read_by_those_whom_the_umask_lets(finished: Path) -> None:
+    """safetensors gives its files 0600, and a service under an account of its own could not open such a run."""
+    probe = finished.parent / "probe"
+    probe.touch()
+    modes = {path.name: path.stat().st_mode for path in finished.iterdir() if path.name != "run.lock"}
+    assert modes == dict.fromkeys(modes, probe.stat().st_mode)
+
+
 def damages(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
     """Single bit flips at the ends and at random places, and cuts."""
     places = {0, len(content) - 1, *(rng.randrange(len(content)) for _ in range(30))}

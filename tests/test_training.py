@@ -215,6 +215,14 @@ def test_a_device_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(training.choose_device("auto")) == "cpu"
 
 
+def test_data_that_no_triplet_can_be_drawn_from_leaves_no_run(tmp_path: Path) -> None:
+    everything = dataset(1, 1, train=[(0, 0)])
+    with pytest.raises(DataError, match="an item left to compare it with"):
+        fit(tmp_path / "run", data=everything)
+    assert not (tmp_path / "run").exists()
+    assert fit(tmp_path / "run", recipe("wrmf"), everything).finished
+
+
 def test_too_little_memory_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

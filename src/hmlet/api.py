@@ -79,12 +79,12 @@ class Run:
             )
         return data
 
-    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20) -> Evaluation:
+    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
         """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
         stored = self._stored(split, mask, k)
         if stored is not None:
             return stored
-        result = evaluate(self.factors, self.data, split, mask, k)
+        result = evaluate(self.factors, self.data, split, mask, k, advance=advance)
         self._store(result)
         return result
 

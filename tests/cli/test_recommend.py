@@ -60,6 +60,14 @@ def test_recommend_a_newcomer(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert call(capsys, "recommend", run, "--items", "i1", "-k", 1).startswith("someone with i1\n")
 
 
+def test_a_newcomers_items_are_a_line_of_csv(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = call(capsys, "recommend", run, "--items", "i1,i3", "-k", 4, "--json")
+    assert call(capsys, "recommend", run, "--items", ' i1, "i3",', "-k", 4, "--json") == plain
+    assert "item 'i1, i3' is not" in fails(capsys, "recommend", run, "--items", '"i1, i3",i5')
+    assert "not a line of CSV" in fails(capsys, "recommend", run, "--items", '"i1,i3')
+    assert "--mask goes with --user" in fails(capsys, "recommend", run, "--items", "i1", "--mask", "nonsense")
+
+
 def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "allow").write_text("i1\n\ni3 \ni5\ni7\n")
     (tmp_path / "deny").write_text("i5\n")

@@ -24,6 +24,7 @@ def analyze(
     With several runs of one model and data set it also tells how many nodes keep their class.
 
     Example: hmlet analyze runs/end --json
+
     Example: hmlet analyze runs/end-seed-*
     """
     from hmlet.analysis.study import analyse
