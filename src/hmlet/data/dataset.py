@@ -273,9 +273,15 @@ def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:
     return result
 
 
-def read_parquet(source: Any) -> pa.Table:
-    """The table in a file. `pq.read_table`, as `to_numpy`, would import pandas where it is, for half a second."""
-    return pq.ParquetFile(source).read()
+def read_parquet(source: Path | bytes) -> pa.Table:
+    """The table in a Parquet file, or in the bytes of one, read by this thread alone.
+
+    A process that has torch loaded and ends soon after pyarrow's threads have read something may abort on its way out.
+    And `pq.read_table`, as `to_numpy`, would import pandas where it is, for half a second.
+    """
+    opened = pa.BufferReader(source) if isinstance(source, bytes) else source
+    with pq.ParquetFile(opened, pre_buffer=False) as file:
+        return file.read(use_threads=False)
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
