@@ -24,6 +24,7 @@ from hmlet.evaluation import KNOWN, Evaluation, evaluate, rank_blocks, seen_item
 from hmlet.explanation import explanation
 from hmlet.foldin import FoldIn
 from hmlet.metrics import METRICS
+from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
 from hmlet.runs import RunDirectory
 
@@ -78,12 +79,12 @@ class Run:
             )
         return data
 
-    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20) -> Evaluation:
+    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
         """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
         stored = self._stored(split, mask, k)
         if stored is not None:
             return stored
-        result = evaluate(self.factors, self.data, split, mask, k)
+        result = evaluate(self.factors, self.data, split, mask, k, advance=advance)
         self._store(result)
         return result
 
@@ -175,7 +176,7 @@ class Run:
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
-        advance: export.Advance = export.silent,
+        advance: Advance = silent,
         ranks: Ranks = ALONE,
     ) -> int:
         """Write the top-k of users (all of them by default) to a .parquet, .csv or .jsonl file; returns its rows."""

@@ -20,14 +20,10 @@ from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.evaluation import KNOWN, rank_blocks, seen_items
+from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Ranked
 
 Write = Callable[[pa.Table], None]
-Advance = Callable[[float, float], None]
-
-
-def silent(done: float, total: float) -> None:
-    """Progress that nobody watches."""
 
 
 class Finished(Protocol):

@@ -50,7 +50,7 @@ def test_the_last_line_tells_validation_where_there_is_one(tmp_path: Path, capsy
     dataset(3, 3, train=pairs, valid=[(1, 2)]).save(tmp_path / "held")
     short = ["--model", "bpr", "--set", "train.epochs=1", "--device", "cpu"]
     for name, end in (
-        ("all", r"best epoch 1 of 1"),
+        ("all", r"best epoch 1 of 1; no validation part: the last epoch is kept"),
         ("held", r"of 1; validation @20: ndcg \S+, recall \S+, precision \S+"),
     ):
         assert main(["train", str(tmp_path / name), *short, "--out", str(tmp_path / f"{name}-run")]) == 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hmlet.config import Recipe
     from hmlet.planning import MemoryPlan, Sizes
 
-_UNITS = {"": 1, "B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 Count = Annotated[
     float | None, typer.Option(help="Instead of DATA: how many there are, such as 1e8.", min=1, max=2**31 - 1)
 ]  # as many as 32-bit indices tell apart
@@ -108,8 +108,17 @@ def _sizes(data: str | None, users: float | None, items: float | None, edges: fl
         from hmlet.data.catalog import load
 
         return Sizes.of(load(data))
-    if data is None and users is not None and items is not None and edges is not None:
-        return Sizes(int(users), int(items), int(edges))
+    if data is not None:
+        raise ConfigError(f"plan was given DATA, {data!r}, and sizes as well", "leave out one or the other")
+    if users is not None and items is not None and edges is not None:
+        sizes = Sizes(int(users), int(items), int(edges))
+        if sizes.edges > sizes.users * sizes.items:
+            raise ConfigError(
+                f"--edges {sizes.edges:,} are more than the {sizes.users * sizes.items:,} pairs of "
+                f"{sizes.users:,} users and {sizes.items:,} items",
+                "count each pair once",
+            )
+        return sizes
     raise ConfigError("plan needs DATA, or --users, --items and --edges", "for example hmlet plan debian --model bpr")
 
 

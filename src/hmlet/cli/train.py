@@ -98,10 +98,10 @@ def train(
 
 
 def _summary(path: Path, record: dict[str, Any]) -> str:
-    """One line: the best epoch, and what it is worth where there is a validation part."""
+    """One line: the best epoch, and what it is worth by the validation part."""
     line = f"{path}: best epoch {record['best_epoch']} of {record['epochs']}"
     if not record["valid"]:
-        return line
+        return f"{line}; no validation part: the last epoch is kept"
     worth = ", ".join(f"{name} {record['valid'][name]:.4f}" for name in ("ndcg", "recall", "precision"))
     return f"{line}; validation @20: {worth}"
 

@@ -48,6 +48,7 @@ def tune(
     Call it again with the same --out to go on after a stop, or at the same time to share the work.
 
     Example: hmlet tune debian --model lightgcn --out tuned --sampler tpe --trials 30
+
     Example: hmlet train debian --model lightgcn --config tuned/best.toml --out runs/lightgcn
     """
     from hmlet.config import resolve

@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from hmlet.data.preparation import Advance, silent
 from hmlet.errors import DataError
+from hmlet.progress import Advance, silent
 from hmlet.version import VERSION
 
 TIMEOUT = 30.0  # seconds without a byte before a connection counts as broken
