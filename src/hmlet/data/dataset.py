@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
+from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 
 PARTS = ("train", "valid", "test")
@@ -75,7 +76,7 @@ class Dataset:
         item_name: str | None = None,
         min_rating: float | None = None,
         core: int = 0,
-        split: str = "ratio:0.8,0.1,0.1",
+        split: str = DEFAULT_SPLIT,
         seed: int = 0,
         name: str = "frame",
     ) -> Dataset:

@@ -9,8 +9,9 @@ from typing import Any
 
 from hmlet.report.figures import LOOKS, Drawn
 from hmlet.report.material import Material, RunMaterial, paper
+from hmlet.stats import TABLE, TITLES
 
-METRICS = {"ndcg": "NDCG", "recall": "Recall", "precision": "Precision"}
+METRICS = {name: TITLES[name] for name in TABLE}
 NAMES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
 # A report may be opened anywhere: nothing is to be fetched, and nothing in it is a program.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
