@@ -5,7 +5,7 @@ Legend: U users, P differences (one a metric and pair of models), B resamples he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from scipy.stats import ttest_rel, wilcoxon
 
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
+from hmlet.progress import Advance, silent
 
 Floats = npt.NDArray[np.float64]
 
@@ -164,7 +165,7 @@ def compare_runs(
     split: str = "test",
     mask: str = "train",
     k: int = 20,
-    advance: Callable[[float, float], object] = lambda done, total: None,
+    advance: Advance = silent,
 ) -> Comparison:
     """Finished runs against each other; those that differ only in their seed count as one model: `hmlet compare`."""
     if not runs:
@@ -182,6 +183,7 @@ def compare_runs(
     for done, run in enumerate(runs):
         advance(done, len(runs))
         evaluations.append(run.evaluate(split, mask, k))
+    advance(len(runs), len(runs))
     recipes = [run.recipe.model_copy(update={"seed": 0}).to_toml() for run in runs]
     described = [
         (run.recipe.model.name, recipe, str(run.directory.path)) for run, recipe in zip(runs, recipes, strict=True)
@@ -372,7 +374,7 @@ def _same_setting(models: Mapping[str, Sequence[Evaluated]]) -> Evaluated:
                 "compare runs on one data set",
             )
     if len(first.users) == 0:
-        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on the other split")
+        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on a part that has some")
     return first
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,6 +46,13 @@ def test_help_succeeds_and_names_the_groups(capsys: pytest.CaptureFixture[str], 
     assert out.startswith("Usage: hmlet [OPTIONS] COMMAND")
     assert "data" in out
     assert err == ""
+
+
+@pytest.mark.parametrize("command", ["analyze", "report", "reproduce", "tune", "data prepare"])
+def test_each_of_two_examples_has_a_line_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("Example: ") == len(re.findall(r"^ *Example: ", out, re.MULTILINE)) == 2
 
 
 @pytest.mark.parametrize(

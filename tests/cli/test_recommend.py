@@ -60,6 +60,14 @@ def test_recommend_a_newcomer(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert call(capsys, "recommend", run, "--items", "i1", "-k", 1).startswith("someone with i1\n")
 
 
+def test_a_newcomers_items_are_a_line_of_csv(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = call(capsys, "recommend", run, "--items", "i1,i3", "-k", 4, "--json")
+    assert call(capsys, "recommend", run, "--items", ' i1, "i3",', "-k", 4, "--json") == plain
+    assert "item 'i1, i3' is not" in fails(capsys, "recommend", run, "--items", '"i1, i3",i5')
+    assert "not a line of CSV" in fails(capsys, "recommend", run, "--items", '"i1,i3')
+    assert "--mask goes with --user" in fails(capsys, "recommend", run, "--items", "i1", "--mask", "nonsense")
+
+
 def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "allow").write_text("i1\n\ni3 \ni5\ni7\n")
     (tmp_path / "deny").write_text("i5\n")
@@ -85,10 +93,12 @@ def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (tmp_path / "users").write_text("u5\nu1\n")
     out = tmp_path / "topn.parquet"
     said = json.loads(call(capsys, "export", run, "--out", out, "-k", 2, "--users", tmp_path / "users", "--json"))
-    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train"}
+    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train+valid"}
     table = pq.read_table(out)
     assert table.column_names == ["user", "item", "rank", "score"]
     assert table["user"].to_pylist() == ["u5", "u5", "u1", "u1"]
+    answers = json.loads(call(capsys, "recommend", run, "--user", "u5", "--user", "u1", "-k", 2, "--json"))
+    assert table["item"].to_pylist() == [each["item"] for answer in answers for each in answer["items"]]
     assert "96 rows" in call(capsys, "export", run, "--out", out, "-k", 2)
 
 

@@ -8,9 +8,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hmlet.progress import Advance, silent
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,6 +32,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 def speaks() -> bool:
     """Whether this process has a voice: of those that torchrun starts for one command, the first has."""
     return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0"
+
+
+def given(context: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line, and does not only have its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def report_error(message: str) -> None:
@@ -68,17 +76,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         print_line("  ".join(padded).rstrip())
 
 
-class Advance(Protocol):
-    """What long work calls: how far it is of how much, in which unit, and a few words beside the bar."""
-
-    def __call__(self, done: float, total: float | None = None, text: str = "") -> None: ...
-
-
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
     """A progress bar on standard error when that is a terminal, silence otherwise."""
     if not (sys.stderr.isatty() and speaks()):
-        yield lambda done, total=None, text="": None
+        yield silent
         return
     bar = _bar()
     with bar:

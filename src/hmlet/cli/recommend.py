@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
+from hmlet.cli.console import Json, app, given, print_json, print_line, print_table, progress
 from hmlet.cli.evaluate import Mask, RunPath, TopK
 from hmlet.errors import ConfigError
 
+KNOWN = "train+valid"  # hmlet.evaluation's, which imports torch, and --help must not
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
 Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
 
 
 @app.command()
 def recommend(
+    context: typer.Context,
     run: RunPath,
     user: Annotated[list[str] | None, typer.Option("--user", help="A user's id, repeatable.")] = None,
-    items: Annotated[str | None, typer.Option(help="Item ids with commas: someone the model has never seen.")] = None,
+    items: Annotated[
+        str | None, typer.Option(help="Item ids with commas, quoted as in CSV: someone the model has never seen.")
+    ] = None,
     k: TopK = 20,
-    mask: Mask = "train+valid",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,
@@ -34,11 +39,14 @@ def recommend(
 
     if (user is None) == (items is None):
         raise ConfigError("recommend needs --user or --items, and not both", "for example --user gimp")
+    if items is not None and given(context, "mask"):
+        raise ConfigError("--mask goes with --user", "leave it out: a newcomer's own items are never recommended")
+    own = [] if items is None else _listed(items)
     opened, lists = Run.open(run), {"allow": _ids(allow), "deny": _ids(deny)}
     if user is not None:
         answers = opened.recommend(user, k, mask, **lists)
     else:
-        answers = opened.recommend_new([[each for each in (items or "").split(",") if each]], k, **lists)
+        answers = opened.recommend_new([own], k, **lists)
     if as_json:
         print_json(answers)
         return
@@ -102,6 +110,7 @@ def explain(
         f"other items {_digits(others, '+')}, remainder {_digits(parts['remainder'], '+')}, "
         f"score {_digits(parts['score'])}"
     )
+    print_line("(the remainder is what the user's own embedding holds and what the items only bring together)")
 
 
 @app.command()
@@ -110,7 +119,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
     k: TopK = 20,
     users: Annotated[Path | None, typer.Option(help="A file of user ids, one a line; all users without it.")] = None,
-    mask: Mask = "train",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,
@@ -131,6 +140,17 @@ def export(
         print_json({"out": str(out), "rows": rows, "k": k, "mask": mask})
         return
     print_line(f"{out}: {rows:,} rows")
+
+
+def _listed(items: str) -> list[str]:
+    """The ids of one line of CSV: `a, b` or, where an id has a comma, `"a, b",c`."""
+    try:
+        (fields,) = csv.reader([items], skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError) as error:
+        raise ConfigError(
+            f"--items {items!r} is not a line of CSV ({error})", "quote an id with a comma: --items '\"a, b\",c'"
+        ) from error
+    return [each.strip() for each in fields if each.strip()]
 
 
 def _ids(path: Path | None) -> list[str] | None:

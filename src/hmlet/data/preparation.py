@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,9 @@ from hmlet.data.dataset import PARTS, Dataset
 from hmlet.data.interactions import Interactions, Vocabulary
 from hmlet.data.splits import SplitRule, assign, k_core
 from hmlet.errors import ConfigError, DataError, MissingExtra
+from hmlet.progress import Advance, silent
 
 DEFAULT_SPLIT = "ratio:0.8,0.1,0.1"
-
-
-class Advance(Protocol):
-    """What long work calls: how far it is, of how much, and a few words on what it does."""
-
-    def __call__(self, done: float, total: float | None = None, text: str = "") -> None: ...
-
-
-def silent(done: float, total: float | None = None, text: str = "") -> None:
-    """Progress that nobody watches."""
 
 
 def prepare(

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hmlet.report.figures import CLASSES, Drawn
+from hmlet.report.figures import LOOKS, Drawn
 from hmlet.report.material import Material, RunMaterial, paper
 
 METRICS = {"ndcg": "NDCG", "recall": "Recall", "precision": "Precision"}
@@ -61,7 +61,7 @@ def _lead(material: Material) -> str:
             "The runs' gates have not been analysed, so the page has no gate sections: `hmlet analyze RUN` adds them."
         )
     sizes = run.analysis["class_size"]
-    shares = ", ".join(f"{name.upper()} {sizes[name]['share']:.1%}" for name in CLASSES)
+    shares = ", ".join(f"{name.upper()} {sizes[name]['share']:.1%}" for name in LOOKS)
     return (
         f"Of {run.analysis['nodes']:,} users and items, by what the gates of {run.label} chose: {shares}. "
         "FNL nodes pass every gated layer by the non-linear branch, FL nodes none, PNL nodes some."
@@ -212,7 +212,7 @@ def size_table(run: RunMaterial, found: dict[str, Any]) -> str:
             *(percent(side["class_size"][name]["share"]) for side in (found, found["users"], found["items"])),
             f"{theirs[name]:.1f}%",
         ]
-        for name, (_, _, label) in CLASSES.items()
+        for name, (_, _, label) in LOOKS.items()
     ]
     see = "FNL: every gated layer non-linear. PNL: some. FL: none."
     return table("Class sizes", see, ["", "nodes", "all", "users", "items", f"paper ({data})"], rows, [5])
@@ -249,7 +249,7 @@ def verdict_table(found: dict[str, Any]) -> str:
 def box_table(found: dict[str, Any]) -> str:
     theirs, rows = paper()["centrality_boxes"], []
     for name, classes in found["centrality_boxes"].items():
-        for each, (_, _, label) in CLASSES.items():
+        for each, (_, _, label) in LOOKS.items():
             one = classes[each]
             quoted = number(theirs[name][each][2]) if name in theirs else "–"
             quartiles = f"{number(one['lower_quartile'])} … {number(one['upper_quartile'])}"
@@ -265,7 +265,7 @@ def box_table(found: dict[str, Any]) -> str:
 
 def cosine_table(found: dict[str, Any]) -> str:
     theirs, rows = paper()["neighbour_cosine"], []
-    for each, (_, _, label) in CLASSES.items():
+    for each, (_, _, label) in LOOKS.items():
         one = found["neighbour_cosine"][each]
         rows.append(
             [
@@ -290,7 +290,7 @@ def stability_table(found: dict[str, Any]) -> str | None:
         ["agreement of two runs", percent(one["agreement"]), f"kappa {one['kappa']:.2f}"],
         *(
             [f"{label} in one run, {label} in another", percent(one["stays"][each]), ""]
-            for each, (_, _, label) in CLASSES.items()
+            for each, (_, _, label) in LOOKS.items()
         ),
     ]
     see = f"{one['runs']} runs that differ in the seed. Near the chance level, a class says little about a node."

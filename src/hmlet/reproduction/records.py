@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmlet.analysis.gates import Codes
 from hmlet.analysis.verdict import judged
+from hmlet.choices import Codes
 from hmlet.config import Recipe
 from hmlet.errors import DataError, RunError
 from hmlet.evaluation import Evaluation

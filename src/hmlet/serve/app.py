@@ -19,7 +19,6 @@ from hmlet.serve.failures import BUG, Refusal, refusal, shape
 from hmlet.serve.guard import App, Guard
 from hmlet.serve.observe import Observe
 from hmlet.serve.service import Service
-from hmlet.serve.settings import Limits
 from hmlet.serve.state import Served
 from hmlet.version import VERSION
 
@@ -43,10 +42,13 @@ FAILURES: dict[int | str, dict[str, Any]] = {
         413: "More than one request may hold",
         415: "A body that is not JSON",
         422: "A request that does not fit its description",
-        503: "Too many requests at once, or one that took too long",
+        503: "Too many requests at once, one that took too long, or a run whose files are damaged",
     }.items()
 }
-Text = Annotated[str, Query(max_length=Limits.query_length)]
+REFUSED: dict[int | str, dict[str, Any]] = {
+    409: {"model": schemas.Failure, "description": "A run that cannot be loaded; the old one is still served"}
+}
+Text = Annotated[str, Query(max_length=schemas.QUERY_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
@@ -187,7 +189,7 @@ def _add_looking(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/history", response_model=list[schemas.OwnItem], tags=["looking around"])
     async def history(
-        user: Annotated[str, Query(max_length=Limits.id_length)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
+        user: Annotated[str, Query(max_length=schemas.ID_LENGTH)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
     ) -> Response:
         """The items that a user has, which recommendations leave out."""
         served = service.current
@@ -202,7 +204,7 @@ def _add_looking(app: FastAPI, service: Service) -> None:
 
 
 def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
-    @app.post("/v1/reload", response_model=schemas.Served, tags=["operation"], responses={409: FAILURES[422]})
+    @app.post("/v1/reload", response_model=schemas.Served, tags=["operation"], responses=REFUSED)
     async def reload(request: schemas.Reload) -> Response:
         """Serve another run from now on. Requests under way are answered from the old one."""
         if "\0" in request.run or not (path := (root / request.run).resolve()).is_relative_to(root):

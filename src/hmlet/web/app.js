@@ -321,7 +321,7 @@ const describe = (node, layers) => [
   h("h2", {}, String(node.id), " ", h("span", { class: "count" }, `${node.side}, degree ${node.degree.toLocaleString()}, ${CLASSES[node.class]}`)),
   h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "layer"), h("th", {}, "P(non-linear)"), h("th", {}, "branch"))),
     h("tbody", {}, layers.map((layer, at) => h("tr", {}, h("td", {}, String(layer)), h("td", {}, node.probability[at].toFixed(3)),
-      h("td", {}, node.probability[at] > 0.5 ? "non-linear" : "linear"))))),
+      h("td", {}, node.nonlinear[at] ? "non-linear" : "linear"))))),
   h("button", { class: "primary", type: "button", click: () => openNode(node) },
     node.side === "user" ? "See the recommendations" : "See what goes with it"),
 ];
