@@ -119,13 +119,15 @@ def table(
     body = "".join(f"<tr>{line('td', row)}</tr>\n" for row in rows)
     return (
         f'<div class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p>'
-        f'<div class="scroll"><table{" class=words" if words else ""}>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'
+        f"<table{' class=words' if words else ''}>"
         f"<thead><tr>{line('th', columns)}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
     )
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
+    """So many significant digits, zeros at the end too: a column's numbers are of one length."""
+    return "–" if value is None else f"{value:#.{digits}g}".rstrip(".")
 
 
 def p_value(value: float | None) -> str:
