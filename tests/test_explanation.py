@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,8 +69,10 @@ def test_the_sentence_names_user_item_and_the_strongest_reason(run: Run) -> None
     assert parts["sentence"].endswith(".")
     assert "u5" in parts["sentence"]
     assert "i0 scores" in parts["sentence"]
-    if parts["carried_by"][0]["contribution"] > 0:
-        assert f"because of {parts['carried_by'][0]['item']} " in parts["sentence"]
+    strongest = parts["carried_by"][0 if parts["score"] > 0 else -1]
+    if strongest["contribution"] * parts["score"] > 0:
+        assert f" for u5: {strongest['item']} (" in parts["sentence"]
+    assert "(the user already has it)" in run.explain("u5", parts["carried_by"][0]["item"])["sentence"]
 
 
 @pytest.mark.parametrize("model", ["hmlet-end", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf"])
@@ -111,11 +114,12 @@ def test_a_linear_model_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_sentence_by_hand() -> None:
-    parts = {
+    parts: dict[str, Any] = {
         "user": 7,
         "item": 100,
         "name": "Naima",
         "score": 1.5,
+        "seen": False,
         "layers": [{"layer": 0, "contribution": 0.5}, {"layer": 1, "contribution": 1.0}],
         "gates": [
             {
@@ -131,12 +135,40 @@ def test_a_sentence_by_hand() -> None:
         ],
     }
     assert sentence(parts) == (
-        "Naima scores 1.5 for 7, mostly because of So What (+0.75) and 300 (+0.0123); layer 1 carries the largest part"
+        "Naima scores 1.5 for 7: So What (+0.75) and 300 (+0.0123) speak for it, 51% of the score together, "
+        "the rest is other items and the user's own embedding; layer 1 carries the largest part"
         ", and at layer 1 the gate chose "
         "the linear branch for the user (75%) and the non-linear one for the item (50%)."
     )
-    against = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": parts["carried_by"][2:]}  # type: ignore[index]
+    plain = {**parts, "gates": [], "seen": True, "score": -0.4}
+    plain["layers"] = [{"layer": 0, "contribution": -0.5}, {"layer": 1, "contribution": 0.1}]
+    assert sentence(plain) == (
+        "Naima scores -0.4 for 7 (the user already has it): Blue in Green (-0.1) speaks against it, 25% of the score, "
+        "the rest is other items and the user's own embedding; layer 0 carries the largest part."
+    )
+    against = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": parts["carried_by"][2:]}
     assert sentence(against) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."
+    helpful = {**against, "score": -1.0, "carried_by": parts["carried_by"][:1]}
+    assert "7, although none of the user's items speaks against it." in sentence(helpful)
     assert sentence({**against, "carried_by": []}) == (
         "Naima scores 1.5 for 7, who has no training items, so that no item explains it."
+    )
+
+
+def test_a_sentence_names_the_three_strongest_and_what_balances_them() -> None:
+    carried = [{"item": f"i{at}", "contribution": part} for at, part in enumerate([0.9, 0.5, 0.1, 0.05])]
+    parts: dict[str, Any] = {"user": "u", "item": "x", "score": 1.0, "seen": False, "carried_by": carried}
+    parts |= {"layers": [{"layer": 0, "contribution": 1.0}], "gates": []}
+    assert sentence(parts) == (
+        "x scores 1 for u: i0 (+0.9), i1 (+0.5) and i2 (+0.1) speak most for it, 150% of the score together, "
+        "balanced by other items and the user's own embedding."
+    )
+    against = [{**each, "contribution": -each["contribution"]} for each in reversed(carried)]
+    assert sentence({**parts, "score": -2.0, "carried_by": against}) == (
+        "x scores -2 for u: i0 (-0.9), i1 (-0.5) and i2 (-0.1) speak most against it, 75% of the score together, "
+        "the rest is other items and the user's own embedding."
+    )
+    assert (
+        sentence({**parts, "score": 0.0, "carried_by": against[-1:]})
+        == "x scores 0 for u: i0 (-0.9) speaks against it."
     )

@@ -85,9 +85,10 @@ def _carrier(items: Vocabulary, index: int, contribution: float) -> dict[str, An
 
 def sentence(parts: dict[str, Any]) -> str:
     """An explanation in words."""
-    helpful = [each for each in parts["carried_by"] if each["contribution"] > 0][:MOST_NAMED]
-    layer = max(parts["layers"], key=lambda each: float(each["contribution"]))["layer"]
-    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}, {_reason(helpful, parts)}"
+    sign = 1 if parts["score"] > 0 else -1
+    layer = max(parts["layers"], key=lambda each: sign * float(each["contribution"]))["layer"]
+    owned = " (the user already has it)" if parts["seen"] else ""
+    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}{owned}{_reason(parts, sign)}"
     if len(parts["layers"]) > 1:
         words += f"; layer {layer} carries the largest part"
     for gate in parts["gates"][-1:]:
@@ -99,14 +100,25 @@ def sentence(parts: dict[str, Any]) -> str:
     return words + "."
 
 
-def _reason(helpful: Sequence[dict[str, Any]], parts: dict[str, Any]) -> str:
-    """The items that speak for the score, or what it means that there are none."""
-    if helpful:
-        named = [f"{_readable(each)} ({each['contribution']:+.3g})" for each in helpful]
-        return f"mostly because of {_joined(named)}"
-    if parts["carried_by"]:
-        return "although none of the user's items speaks for it"
-    return "who has no training items, so that no item explains it"
+def _reason(parts: dict[str, Any], sign: int) -> str:
+    """The items that speak most for a positive score, or against another one, and how much of it they are together."""
+    if not parts["carried_by"]:
+        return ", who has no training items, so that no item explains it"
+    side, score = "for" if sign > 0 else "against", parts["score"]
+    speaking = [each for each in parts["carried_by"][::sign] if sign * each["contribution"] > 0]
+    if not speaking:
+        return f", although none of the user's items speaks {side} it"
+    named = speaking[:MOST_NAMED]
+    listed = _joined([f"{_readable(each)} ({each['contribution']:+.3g})" for each in named])
+    words = f": {listed} speak{'s' * (len(named) == 1)}{' most' * (len(speaking) > len(named))} {side} it"
+    if score == 0:
+        return words
+    share = sum(each["contribution"] for each in named) / score
+    others = "other items and " * (len(parts["carried_by"]) > len(named))
+    balance = "the rest is" if share <= 1 else "balanced by"
+    return (
+        f"{words}, {share:.0%} of the score{' together' * (len(named) > 1)}, {balance} {others}the user's own embedding"
+    )
 
 
 def _readable(each: dict[str, Any]) -> str:

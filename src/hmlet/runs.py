@@ -121,7 +121,10 @@ class RunDirectory:
         temporary = target.with_name(f"{target.name}{TEMPORARY}")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+            mode = temporary.stat().st_mode  # what the umask gives every file, where safetensors takes 0600
             save(temporary)
+            temporary.chmod(mode)
             _flush(temporary)
             if record:
                 self.record.setdefault("files", {})[name] = sha256(temporary)

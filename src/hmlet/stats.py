@@ -185,6 +185,7 @@ def compare_runs(
     for done, run in enumerate(runs):
         advance(done, len(runs))
         evaluations.append(run.evaluate(split, mask, k))
+    advance(len(runs), len(runs))
     recipes = [run.recipe.model_copy(update={"seed": 0}).to_toml() for run in runs]
     described = [
         (run.recipe.model.name, recipe, str(run.directory.path)) for run, recipe in zip(runs, recipes, strict=True)
@@ -383,7 +384,7 @@ def _same_setting(models: Mapping[str, Sequence[Evaluated]]) -> Evaluated:
                 "compare runs on one data set",
             )
     if len(first.users) == 0:
-        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on the other split")
+        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on a part that has some")
     return first
 
 

@@ -31,6 +31,7 @@ from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.planning import Sizes, memory_plan, require_memory
 from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory
+from hmlet.sampling import eligible_users
 from hmlet.steps import Steps, deterministic, make_operator, make_steps
 from hmlet.version import VERSION
 
@@ -110,6 +111,8 @@ def fit(
         raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
+    if recipe.model.family != "wrmf":  # which compares no items
+        eligible_users(data.csr("train"), data.n_items)
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
     require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.

@@ -43,6 +43,16 @@ def test_a_step_the_wrong_way_does_not_hold() -> None:
     assert got["verdict"] == FAILS
 
 
+@pytest.mark.parametrize(("above", "verdict"), [(58, FAILS), (59, HOLDS)])
+def test_a_step_needs_a_small_effect_and_not_its_sign_alone(above: int, verdict: str) -> None:
+    """PNL is FL but for some values above all of it, so δ is their share."""
+    values = np.concatenate([np.full(400, 5.0), np.r_[np.full(400 - above, 1.0), np.full(above, 2.0)], np.ones(400)])
+    code = np.repeat(np.array([0, 1, 2], dtype=np.int8), 400)
+    got = explain(2 - code.astype(np.int64), code, values)
+    assert got["cliffs_delta"] == {"fnl_over_pnl": 1.0, "pnl_over_fl": above / 400, "fnl_over_fl": 1.0}
+    assert got["verdict"] == verdict
+
+
 def test_values_that_are_not_numbers_are_left_out() -> None:
     count, code, values = planted(1.0)
     holes = values.copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -47,13 +48,22 @@ def test_help_succeeds_and_names_the_groups(capsys: pytest.CaptureFixture[str], 
     assert err == ""
 
 
+@pytest.mark.parametrize("command", ["analyze", "report", "reproduce", "tune", "data prepare"])
+def test_each_of_two_examples_has_a_line_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("Example: ") == len(re.findall(r"^ *Example: ", out, re.MULTILINE)) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "error: No such command 'trian'"),
+        (["trian"], "error: No such command 'trian'. Did you mean 'train'? See `hmlet --help`\n"),
+        (["zzz", "data"], "error: No such command 'zzz': see `hmlet --help`\n"),
+        (["train", "--colour"], "error: No such option: --colour"),
         (["--colour"], "error: No such option: --colour"),
         (["data"], "error: Missing command: see `hmlet data --help`\n"),
-        (["data", "lsit"], "error: No such command 'lsit'"),
+        (["data", "lsit"], "error: No such command 'lsit'. Did you mean 'list'? See `hmlet data --help`\n"),
         (["data", "--colour"], "error: No such option: --colour"),
     ],
 )

@@ -69,6 +69,25 @@ def test_a_bad_recommend_is_refused(client: TestClient, body: bytes, status: int
     assert word in error_of(answer)["message"]
 
 
+EITHER = 'body: A request has either "users", whom the model knows, or the "items" of a newcomer'
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"users": ["gimp"], "items": ["vim"]}, EITHER + ' (sent: {"users": ["gimp"], "items": ["vim"]})'),
+        ({}, EITHER + " (sent: {})"),
+        ({"users": ["gimp"], "k": 5000}, "body.k: Input should be less than or equal to 1000 (sent: 5000)"),
+        ({"users": ["gimp", True]}, "body.users.1: An id is a whole number or a text (sent: true)"),
+        ({"users": [1.5]}, "body.users.0: Input should be a valid integer (sent: 1.5)"),
+        ({"items": "x" * 99}, f'body.items: Input should be a valid list (sent: "{"x" * 59}…)'),
+        ({"items": ["vim"], "n": 1}, "body.n: Extra inputs are not permitted (sent: 1)"),
+    ],
+)
+def test_a_refusal_names_the_place_and_what_was_sent(client: TestClient, body: dict[str, Any], message: str) -> None:
+    assert error_of(client.post("/v1/recommend", json=body))["message"] == message
+
+
 def test_a_body_of_unknown_length_is_cut_off(client: TestClient) -> None:
     sent = 0
 

@@ -2,10 +2,10 @@
 
 A verdict rests on three things. Spearman's ρ between a node's centrality and how many gated layers it passes by the
 non-linear branch says how strong the tendency is. Kruskal and Wallis' test over the classes says whether it could be
-chance. Cliff's δ of neighbouring classes (FNL over PNL, PNL over FL) says whether every step points the claimed way.
+chance. Cliff's δ of neighbouring classes (FNL over PNL, PNL over FL) says whether every step goes the claimed way.
 
   too weak to say   fewer than two classes have 30 nodes, or p ≥ 0.001, or |ρ| < 0.1 (less than a small effect)
-  holds             ρ ≥ 0.1, and every δ between neighbouring classes of at least 30 nodes is above 0
+  holds             ρ ≥ 0.1, and δ ≥ 0.147 (a small effect) between all neighbouring classes of at least 30 nodes
   does not hold     otherwise
 """
 
@@ -23,6 +23,7 @@ from hmlet.choices import CLASSES, Codes
 
 HOLDS, FAILS, WEAK = "holds", "does not hold", "too weak to say"
 SMALL_CLASS, LEVEL, SMALL_EFFECT = 30, 0.001, 0.1
+SMALL_STEP = 0.147  # below it, Cliff's δ is customarily called negligible
 
 
 def explain(count: npt.NDArray[np.int64], classes: Codes, values: Values) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def _verdict(rho: float | None, p: float | None, groups: dict[str, Values]) -> s
     if len(large) < 2 or rho is None or p is None or p >= LEVEL or abs(rho) < SMALL_EFFECT:
         return WEAK
     steps = [cliffs_delta(high, low) for high, low in pairwise(large)]
-    return HOLDS if rho > 0 and all(step is not None and step > 0 for step in steps) else FAILS
+    return HOLDS if rho > 0 and all(step is not None and step >= SMALL_STEP for step in steps) else FAILS
 
 
 def spearman(x: Values, y: Values) -> tuple[float | None, float | None]:

@@ -24,15 +24,14 @@ def analyze(
     With several runs of one model and data set it also tells how many nodes keep their class.
 
     Example: hmlet analyze runs/end --json
+
     Example: hmlet analyze runs/end-seed-*
     """
-    import torch
-
     from hmlet.analysis.study import analyse
     from hmlet.api import Run
+    from hmlet.training import choose_device
 
-    opened = [Run.open(path) for path in runs]
-    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    opened, where = [Run.open(path) for path in runs], choose_device(device)
     with progress("centralities") as advance:
         found = analyse([run.directory for run in opened], opened[0].data, centrality, device=where, advance=advance)
     if as_json:

@@ -34,6 +34,12 @@ def speaks() -> bool:
     return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0"
 
 
+def given(context: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line, and does not only have its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def report_error(message: str) -> None:
     """One line `error: …` on standard error."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")

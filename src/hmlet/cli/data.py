@@ -135,6 +135,7 @@ def prepare(
     """Turn interaction files into a prepared directory: read, merge, filter, split.
 
     Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --out ml
+
     Example: hmlet data prepare train.txt val.txt test.txt --split files --out mine
     """
     from hmlet.data.columns import Columns
@@ -181,6 +182,9 @@ def _tell(dataset: Dataset, out: Path) -> None:
     _describe(dataset)
     if done["users_without_training"]:
         print_line(f"{done['users_without_training']:,} users have no training interaction")
+    for part, use in (("valid", "choose the best epoch by"), ("test", "measure the model on")):
+        if not dataset.count(part):
+            print_line(f"the {part} part is empty: there is nothing to {use}")
     print_line(f"\nwritten to {out}")
 
 

@@ -36,17 +36,17 @@ def train(
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name, load
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed, data)
+    recipe = resolve(model, preset, config, chosen, seed, known_name(data))
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
-    from hmlet.data.catalog import load
     from hmlet.distributed import joined
     from hmlet.planning import Sizes, memory_plan, readable
     from hmlet.profiling import UNWATCHED, Profile
@@ -80,13 +80,18 @@ def train(
         found = {key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}
         print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
         return
-    valid = run.record["valid"] or {}
-    summary = ", ".join(f"{name} {valid[name]:.4f}" for name in ("ndcg", "recall", "precision") if name in valid)
-    print_line(
-        f"{run.path}: best epoch {run.record['best_epoch']} of {run.record['epochs']}; validation @20: {summary}"
-    )
+    print_line(_summary(run.path, run.record))
     if measured:
         _print_profile(measured)
+
+
+def _summary(path: Path, record: dict[str, Any]) -> str:
+    """One line: the best epoch, and what it is worth by the validation part."""
+    line = f"{path}: best epoch {record['best_epoch']} of {record['epochs']}"
+    if not record["valid"]:
+        return f"{line}; no validation part: the last epoch is kept"
+    worth = ", ".join(f"{name} {record['valid'][name]:.4f}" for name in ("ndcg", "recall", "precision"))
+    return f"{line}; validation @20: {worth}"
 
 
 def _print_profile(measured: dict[str, Any]) -> None:

@@ -48,13 +48,14 @@ def tune(
     Call it again with the same --out to go on after a stop, or at the same time to share the work.
 
     Example: hmlet tune debian --model lightgcn --out tuned --sampler tpe --trials 30
+
     Example: hmlet train debian --model lightgcn --config tuned/best.toml --out runs/lightgcn
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name, load
 
-    recipe = resolve(model, preset, config, overrides or [], seed, data)
+    recipe = resolve(model, preset, config, overrides or [], seed, known_name(data))
 
-    from hmlet.data.catalog import load
     from hmlet.tuning import load_space, tune
 
     searched = load_space(space, model, preset)

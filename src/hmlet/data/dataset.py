@@ -207,7 +207,7 @@ class Dataset:
     def load(cls, path: Path | str) -> Dataset:
         """A prepared directory, checked: format version, checksums, ranges and the fingerprint."""
         path = Path(path)
-        record = _read_record(path)
+        record = read_record(path)
         for name in _FILES:
             if not (path / name).is_file():
                 raise DataError(f"{path / name} is missing", "prepare the data again")
@@ -283,7 +283,8 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return np.array(np.from_dlpack(column.combine_chunks()))
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
+    """What a prepared directory's dataset.json says, of the format version that this hmlet reads."""
     if not path.exists():
         raise DataError(f"{path} does not exist", "name a prepared directory or a set that `hmlet data list` shows")
     if not (path / "dataset.json").is_file():

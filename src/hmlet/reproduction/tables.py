@@ -142,7 +142,8 @@ class Tables:
     @cached_property
     def stability(self) -> dict[str, Any] | None:
         """How many nodes keep their class over the seeds; None for fewer than two."""
-        classes = [record.classes for record in self.analysed if record.classes is not None]
+        row = self.main.get(OURS)
+        classes = [record.classes for record in row.records if record.classes is not None] if row else []
         return stability(classes) if len(classes) > 1 else None
 
     def cost(self) -> list[tuple[str, int, float]]:
@@ -165,6 +166,7 @@ class Tables:
             self._gain_claim(),
             self._variants_claim(),
             *self._gate_claims(),
+            self._stability_claim(),
         ]
 
     def _numbers_claim(self) -> Claim:
@@ -225,6 +227,15 @@ class Tables:
             _cosine_answer(found["neighbour_cosine"]),
         ]
         return [Claim(about, said, *answer) for (about, said), answer in zip(abouts, answers, strict=True)]
+
+    def _stability_claim(self) -> Claim:
+        """What the paper does not say: whether another seed would put a node into the same class."""
+        found = self.stability
+        if found is None:
+            return Claim("A node has one class whatever the seed", NO_NUMBER, NOT_RUN, NOT_RUN)
+        chance = f"{100 * found['keep_by_chance']:.1f} % by chance, κ = {found['kappa']:.2f}"
+        text = f"{100 * found['keep']:.1f} % of nodes over {found['runs']} seeds ({chance})"
+        return Claim("A node has one class whatever the seed", NO_NUMBER, text, NO_NUMBER)
 
     def _share_answer(self, found: dict[str, Any], theirs: list[float]) -> tuple[str, str]:
         """Near the paper's shares on its own set; on another one there is nothing to compare with."""

@@ -22,6 +22,7 @@ from hmlet.serve.service import Service
 from hmlet.serve.state import Served
 from hmlet.version import VERSION
 
+SHOWN = 60  # characters of a value that is wrong
 SMALL_USERS = 8  # more of them in one call, and it waits with the large ones
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -104,9 +105,21 @@ def _add_failures(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        found = [f"{'.'.join(map(str, each['loc']))[:100]}: {each['msg']}" for each in error.errors()[:3]]
-        wrong = Refusal(422, "; ".join(found), "GET /openapi.json describes the request, with examples")
+        wrong = Refusal(
+            422,
+            "; ".join(map(_complaint, error.errors()[:3])),
+            "GET /openapi.json describes the request, with examples",
+        )
         return Response(shape(wrong), 422, media_type="application/json")
+
+
+def _complaint(error: dict[str, Any]) -> str:
+    """What Pydantic says against one value: where it stands, what is wrong, and what was sent."""
+    path = ".".join(str(part) for part in error["loc"] if not str(part).startswith("<"))[:100]
+    if error["type"] == "missing":
+        return f"{path}: {error['msg']}"
+    sent = json.dumps(error["input"], ensure_ascii=False, default=str)
+    return f"{path}: {error['msg']} (sent: {sent if len(sent) <= SHOWN else sent[:SHOWN] + '…'})"
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:

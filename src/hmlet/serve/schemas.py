@@ -1,4 +1,7 @@
-"""What requests and answers look like: FastAPI checks the first and documents both."""
+"""What requests and answers look like: FastAPI checks the first and documents both.
+
+A member of a union has its tag in angle brackets: Pydantic puts it into the path of an error, which is told without it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,18 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _kind_of_id(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return "<text>" if isinstance(value, str) else "<integer>"
+
+
 Integer = Annotated[StrictInt, BeforeValidator(_whole)]
 Text = Annotated[StrictStr, Field(max_length=ID_LENGTH)]
-Id = Integer | Text
+Id = Annotated[
+    Annotated[Integer, Tag("<integer>")] | Annotated[Text, Tag("<text>")],
+    Discriminator(_kind_of_id, custom_error_type="id", custom_error_message="An id is a whole number or a text"),
+]
 K = Annotated[StrictInt, Field(ge=1, le=MAX_K, description="Length of the list."), BeforeValidator(_whole)]
 
 
@@ -45,14 +57,20 @@ class ForNewcomer(_Request):
     k: K = 20
 
 
-def _kind(value: Any) -> str:
-    has_items = "items" in value if isinstance(value, dict) else isinstance(value, ForNewcomer)
-    return "items" if has_items else "users"
+def _kind(value: Any) -> str | None:
+    """The member that fits; None where a body has both lists or neither."""
+    if isinstance(value, dict) and ("users" in value) != ("items" in value):
+        return "<users>" if "users" in value else "<newcomer>"
+    return None
 
 
 Recommend = Annotated[
-    Annotated[ForUsers, Tag("users")] | Annotated[ForNewcomer, Tag("items")],
-    Discriminator(_kind),
+    Annotated[ForUsers, Tag("<users>")] | Annotated[ForNewcomer, Tag("<newcomer>")],
+    Discriminator(
+        _kind,
+        custom_error_type="users_or_items",
+        custom_error_message='A request has either "users", whom the model knows, or the "items" of a newcomer',
+    ),
 ]
 
 

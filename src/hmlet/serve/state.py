@@ -20,12 +20,10 @@ from hmlet.choices import CLASSES, GATES, Choices
 from hmlet.data import Csr, Dataset, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError
+from hmlet.evaluation import KNOWN, seen_items
 from hmlet.serve.approximate import Approximate
 from hmlet.serve.failures import Refusal
 from hmlet.version import VERSION
-
-MASK = "train+valid"
-SEEN = ("train", "valid")  # its parts
 
 
 class FinishedRun(Protocol):
@@ -53,7 +51,7 @@ class Served:
     def __init__(self, run: FinishedRun, path: Path, *, approximate: bool = False) -> None:
         self.run, self.path, self.data = run, path, run.data
         self.name = f"{run.record['model']}-{run.record['files']['factors.safetensors'][:12]}"
-        self.seen: Csr = self.data.csr(*SEEN)
+        self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
         # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
         self.recommend([self.data.users.id(0)], 1)
@@ -71,7 +69,7 @@ class Served:
     def recommend(self, users: Sequence[Id], k: int) -> list[dict[str, Any]]:
         """The top-k of each user: the offline answer, or the approximate one where the service was started for that."""
         if self.approximate is None:
-            return self.run.recommend(users, k, MASK)
+            return self.run.recommend(users, k, KNOWN)
         answers = []
         for user in users:
             index = int(self.data.users.indices([user])[0])

@@ -93,8 +93,11 @@ def tune(
     search = Search(data, recipe, space, Path(out), keep, device, listener)
     entries = search.entries(sampler, trials)
     pruning = pruning or ("none" if sampler == "grid" else "median")
-    search.out.mkdir(parents=True, exist_ok=True)
-    _replace(search.out / "base.toml", recipe.to_toml())
+    try:
+        search.out.mkdir(parents=True, exist_ok=True)
+        _replace(search.out / "base.toml", recipe.to_toml())
+    except OSError as error:
+        raise ConfigError(f"cannot write to {out}: {error.strerror}", "choose another --out") from error
     with backend.quiet():
         study = search.open(storage, sampler, pruning)
         search.fill(study, entries)
