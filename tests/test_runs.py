@@ -212,7 +212,7 @@ def test_writing_goes_through_no_symbolic_link(unfinished: Path, data: Dataset, 
     path = shutil.copytree(unfinished, tmp_path / "run")
     outside = tmp_path / "outside"
     outside.write_text("precious")
-    for name in ("metrics.jsonl", "factors.safetensors", "factors.safetensors.tmp", "run.json.tmp"):
+    for name in ("metrics.jsonl", "factors.safetensors", f".factors.safetensors.{os.getpid()}.tmp"):
         (path / name).unlink(missing_ok=True)
         (path / name).symlink_to(outside)
     assert training.fit(data, recipe(), path, device="cpu", resume=True).finished

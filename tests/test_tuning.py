@@ -20,7 +20,7 @@ from forked import Forked
 
 from hmlet.config import MODELS, Recipe, resolve
 from hmlet.data import Dataset, Interactions, Vocabulary
-from hmlet.errors import ConfigError, TrainingError
+from hmlet.errors import ConfigError, HmletError, TrainingError
 from hmlet.training import Interrupted
 from hmlet.tuning import Range, Space, backend, load_space, search, tune
 
@@ -356,7 +356,7 @@ def test_a_space_that_cannot_be_searched_is_refused_first(
 
 def test_a_file_is_no_directory_to_search_in(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot write to .*taken: .*: choose another --out"):
+    with pytest.raises(HmletError, match=r"cannot write .*taken.base.toml: .*: choose another place"):
         tune(planted(), RECIPE, GRID, tmp_path / "taken")
     assert fake.calls == []
 

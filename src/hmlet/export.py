@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
 from hmlet.evaluation import KNOWN, rank_blocks, seen_items
+from hmlet.files import replacing
 from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Ranked
 
@@ -93,25 +93,12 @@ def _writing(out: Path, data: Dataset, ranks: Ranks) -> Iterator[Write]:
     if ranks.rank:
         yield lambda table: None
         return
-    with _replacing(out) as file, _WRITERS[out.suffix](file, _schema(data)) as write:
+    with (
+        replacing(out, ConfigError) as temporary,
+        temporary.open("wb") as file,
+        _WRITERS[out.suffix](file, _schema(data)) as write,
+    ):
         yield write
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name when everything has been written and flushed; a failure leaves nothing behind."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}", "choose another --out") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -33,10 +33,10 @@ from hmlet.config import HmletConfig, Recipe, WRMFConfig
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError, DataError
 from hmlet.graph import Graph, training_graph
-from hmlet.kernels import Operator
 from hmlet.models import Model, Pass, build
 from hmlet.models.schedule import ranking_pass
 from hmlet.runs import RunDirectory
+from hmlet.steps import make_operator
 
 PROPAGATED = ("hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc")  # families that use Â; the rest are folded by a rule
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
@@ -97,7 +97,7 @@ class FoldIn:
             inputs = layers[-1:]
         elif recipe.model.family == "ngcf":
             # The layers that NGCF reads out are normalised; what it propagates is not, and has to be made again.
-            inputs = _recorded(_twin(model, layers[0]), graph, how)
+            inputs = _recorded(recipe, _twin(model, layers[0]), graph, how)
         else:
             inputs = layers[:-1]
         return cls(
@@ -312,9 +312,9 @@ def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _recorded(model: Model, graph: Graph, how: Pass) -> list[Tensor]:
+def _recorded(recipe: Recipe, model: Model, graph: Graph, how: Pass) -> list[Tensor]:
     """What each product of a whole propagation multiplies."""
-    operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(model.self_loops))
+    operator = make_operator(recipe, model, graph, torch.device("cpu"))
     inputs: list[Tensor] = []
 
     def product(x_ND: Tensor) -> Tensor:

@@ -154,7 +154,7 @@ class Comparison:
         gap = metric.against[metric.baseline]
         if gap.difference == 0.0:
             return f"{metric.best} and {metric.baseline} are level in {title}."
-        amount = f"{gap.difference:.5f}" if gap.difference_percent is None else f"{gap.difference_percent:.1f} %"
+        amount = f"{gap.difference:.5f}" if gap.difference_percent is None else f"{gap.difference_percent:.2f} %"
         chance = "" if gap.t_test_p < SIGNIFICANT else ", which may be chance"
         return (
             f"{metric.best} is ahead of {metric.baseline} by {amount} {title}{chance}; "

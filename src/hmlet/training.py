@@ -220,7 +220,7 @@ class Trainer:
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         """Record a finished epoch, with an evaluation where one is due; returns its row of metrics.jsonl."""
         state, train = self.state, self.recipe.train
-        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss(epoch)}
+        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss()}
         due = epoch % train.validate_every == 0 or epoch == train.epochs
         if due and self.data.count("valid"):  # with nothing to validate on, the last epoch is the model
             with self.watch.phase("validation"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, cliffs_delta, explain, kruskal_wallis, spearman
+from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, cliffs_delta, explain, judged, kruskal_wallis, spearman
 
 RNG = np.random.default_rng(0)
 
@@ -51,6 +51,23 @@ def test_a_step_needs_a_small_effect_and_not_its_sign_alone(above: int, verdict:
     got = explain(2 - code.astype(np.int64), code, values)
     assert got["cliffs_delta"] == {"fnl_over_pnl": 1.0, "pnl_over_fl": above / 400, "fnl_over_fl": 1.0}
     assert got["verdict"] == verdict
+
+
+def test_an_older_analysis_is_judged_by_todays_rule() -> None:
+    """Its numbers stay; a class that is too small is passed over, as when the verdict was first made."""
+    numbers = {"spearman": {"rho": 0.4}, "kruskal_wallis": {"p": 1e-9}}
+    steps = {"fnl_over_pnl": 0.6, "pnl_over_fl": 0.06, "fnl_over_fl": 0.5}
+    one = {"degree": {"verdict": HOLDS, **numbers, "cliffs_delta": steps}}
+
+    def side(pnl: int) -> dict[str, object]:
+        sizes = {"fnl": {"nodes": 50}, "pnl": {"nodes": pnl}, "fl": {"nodes": 50}}
+        return {"class_size": sizes, "verdict": one}
+
+    found = judged({**side(60), "seed": 1, "users": side(29), "items": side(30)})
+    verdicts = [part["verdict"]["degree"]["verdict"] for part in (found, found["users"], found["items"])]
+    assert verdicts == [FAILS, HOLDS, FAILS]
+    assert found["seed"] == 1
+    assert found["verdict"]["degree"]["cliffs_delta"] == steps
 
 
 def test_values_that_are_not_numbers_are_left_out() -> None:

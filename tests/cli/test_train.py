@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from planted import checkerboard, dataset
 
 from hmlet import api, training
 from hmlet.cli import main
-from hmlet.config import Recipe, resolve
+from hmlet.config import Preset, Recipe, resolve
 from hmlet.data.catalog import load
 
 
@@ -67,3 +67,10 @@ def test_a_directory_takes_no_recipe_by_its_name_alone(
     checkerboard().save("gowalla")
     assert main(command) == 0
     assert Recipe.from_toml(capsys.readouterr().out) == resolve("lightgcn")
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "tune"])
+def test_help_names_every_preset(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    (words,) = re.findall(r"Recipe to start from: (.*?)\.", " ".join(capsys.readouterr().out.split()))
+    assert tuple(re.split(r", | or ", words)) == get_args(Preset)

@@ -261,6 +261,14 @@ def test_nothing_is_filled_in_where_nothing_was_run(tmp_path: Path) -> None:
     assert "0 of 94 runs" in written.page.read_text(encoding="utf-8")
 
 
+def test_what_was_not_chosen_has_no_table(tmp_path: Path) -> None:
+    written = write([Choice("gowalla", tuple(TABLES), models=("bpr",))], tmp_path)
+    html, markdown = (path.read_text(encoding="utf-8") for path in (written.page, written.markdown))
+    assert "HMLET(End) beats every baseline? Not run." in html
+    for title, there in (("The main table", True), ("Where to put the gates", False), ("What carries the gain", False)):
+        assert (title in html, title in markdown) == (there, there)
+
+
 def test_records_of_other_data_under_one_name_are_refused(out: Path, tmp_path: Path) -> None:
     other = named_data("gowalla")
     plant(tmp_path, other, recipe("hmlet-end", 1), (0.1, 0.1, 0.01))
@@ -300,4 +308,7 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(written: Reproduction
         assert asked == [written.page.as_uri()]
         assert shown.evaluate("document.documentElement.scrollWidth") <= 375
         assert shown.locator("span.none").first.is_visible()
+        shown.set_viewport_size({"width": 1280, "height": 900})
+        noise = shown.get_by_role("region", name="Noise when ranking, and the mask").first
+        assert noise.evaluate("e => e.scrollWidth <= e.clientWidth")
         browser.close()

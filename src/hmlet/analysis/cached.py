@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from safetensors.numpy import save_file
 from hmlet.analysis.centrality import Centralities, centralities
 from hmlet.data import Dataset
 from hmlet.data.catalog import cache_directory
+from hmlet.errors import HmletError
+from hmlet.files import replacing
 from hmlet.graph import Graph
 from hmlet.progress import Advance, silent
 
@@ -43,13 +45,8 @@ def _write(path: Path, found: Centralities) -> None:
     """Put an entry into the cache; where that cannot be written, the next call computes again."""
     values = asdict(found)
     sources = values.pop("sources")
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(HmletError), replacing(path) as temporary:
         save_file(values, temporary, {"sources": str(sources), "sha256": _digest(values, sources)})
-        os.replace(temporary, path)
-    except (OSError, SafetensorError):
-        temporary.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Centralities | None:

@@ -10,7 +10,7 @@ import torch
 
 from hmlet.analysis import gates
 from hmlet.analysis.cached import cached_centralities
-from hmlet.analysis.centrality import Centralities
+from hmlet.analysis.centrality import DAMPING, Centralities
 from hmlet.analysis.similarity import class_cosine, edge_cosine, neighbour_cosine
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import explain
@@ -126,7 +126,7 @@ def method(central: Centralities) -> dict[str, Any]:
         "exact": central.exact,
         "sources": central.sources,
         "nodes": len(central.degree),
-        "pagerank_damping": 0.85,
+        "pagerank_damping": DAMPING,
     }
     if not central.exact:
         for name in ("betweenness", "closeness"):

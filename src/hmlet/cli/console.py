@@ -1,4 +1,4 @@
-"""What every command shares: the app, one JSON object on standard output, tables, progress on standard error."""
+"""What commands share: the app, options, one JSON object on standard output, tables, progress on standard error."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ app = typer.Typer(
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
+# A recipe, as train, plan and tune are told of it.
+Model = Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")]
+Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
 
 
 def speaks() -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, print_table
+from hmlet.cli.console import Json, Model, Overrides, Preset, app, print_json, print_line, print_table
 from hmlet.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ Count = Annotated[
 
 @app.command()
 def plan(
-    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    model: Model,
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")] = None,
     users: Count = None,
     items: Count = None,
     edges: Annotated[float | None, typer.Option(help="Training interactions, such as 1e9.", min=1, max=10**15)] = None,
-    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    preset: Preset = "hmlet",
+    overrides: Overrides = None,
     devices: Annotated[int, typer.Option(help="Ranks that the embedding columns are split over.", min=1)] = 1,
     device: Annotated[
         str, typer.Option(help="auto, cpu or cuda; with --memory also a cuda that is not here.")

@@ -7,17 +7,29 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress, speaks
+from hmlet.cli.console import (
+    Json,
+    Model,
+    Overrides,
+    Preset,
+    app,
+    note,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    speaks,
+)
 
 
 @app.command()
 def train(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    model: Model,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
-    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
+    preset: Preset = "hmlet",
     config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    overrides: Overrides = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of --out.")] = False,

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import Adjacency, read_adjacency
-from hmlet.data.dataset import FORMAT_VERSION, PARTS, Dataset, read_record
+from hmlet.data.dataset import FORMAT_VERSION, PARTS, Dataset, read_parquet, read_record, sha256
 from hmlet.data.download import download
 from hmlet.data.interactions import Interactions, Ints, Vocabulary, encode, merge
 from hmlet.data.preparation import split_interactions
@@ -263,7 +263,7 @@ def _check(part: PartFile, pairs: Adjacency, path: Path) -> None:
     wrong = f"{path} has the right number of pairs, but not the right ones"
     if part.pairs_sha256 and hash_pairs(key) != part.pairs_sha256:
         raise DataError(wrong, "fetch it again or give another --mirror")
-    if part.file_sha256 and hashlib.sha256(path.read_bytes()).hexdigest() != part.file_sha256:
+    if part.file_sha256 and sha256(path) != part.file_sha256:
         raise DataError(wrong, "fetch it again or give another --mirror")
 
 
@@ -291,7 +291,7 @@ def _assemble(named: NamedSet, parts: list[Adjacency]) -> Dataset:
 
 def _debian() -> Dataset:
     """The embedded set, which is a 10-core already, split per user 80/10/10 with seed 0 when it is loaded."""
-    table = pq.read_table(_EMBEDDED)
+    table = read_parquet(_EMBEDDED)
     user, users = _strings("user", table["user"], table["user_name"])
     item, items = _strings("item", table["item"], table["item_name"])
     about = {

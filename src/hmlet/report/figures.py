@@ -287,8 +287,9 @@ def gates_over_time(material: Material) -> Drawn | None:
         share.set(ylabel="non-linear nodes", ylim=(-3, 103))
         share.yaxis.set_major_formatter(PercentFormatter(decimals=0))
         _legend(share, 4)
-        temperature.plot(*_column(rows, "temperature"), color=INK, marker="o", markersize=3)
-        temperature.set(xlabel="epoch", ylabel="temperature τ", ylim=(0, None))
+        at, tau = _column(rows, "temperature")
+        temperature.plot(at, tau, color=INK, marker="o", markersize=3)
+        temperature.set(xlabel="epoch", ylabel="temperature τ", ylim=(0, 1.1 * max(tau, default=1.0)))
         for axis in (share, temperature):
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         see = "A line that sticks to 0 % or 100 % is a collapsed gate: that layer makes the same choice for every node."

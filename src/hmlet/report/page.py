@@ -9,8 +9,9 @@ from typing import Any
 
 from hmlet.report.figures import LOOKS, Drawn
 from hmlet.report.material import Material, RunMaterial, paper
+from hmlet.stats import TABLE, TITLES
 
-METRICS = {"ndcg": "NDCG", "recall": "Recall", "precision": "Precision"}
+METRICS = {name: TITLES[name] for name in TABLE}
 NAMES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
 # A report may be opened anywhere: nothing is to be fetched, and nothing in it is a program.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -118,13 +119,15 @@ def table(
     body = "".join(f"<tr>{line('td', row)}</tr>\n" for row in rows)
     return (
         f'<div class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p>'
-        f'<div class="scroll"><table{" class=words" if words else ""}>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'
+        f"<table{' class=words' if words else ''}>"
         f"<thead><tr>{line('th', columns)}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
     )
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
+    """So many significant digits, zeros at the end too: a column's numbers are of one length."""
+    return "–" if value is None else f"{value:#.{digits}g}".rstrip(".")
 
 
 def p_value(value: float | None) -> str:
