@@ -7,20 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress, speaks
+from hmlet.cli.console import Json, app, given, note, print_json, print_line, print_table, progress, speaks
 
 
 @app.command()
 def train(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    model: Annotated[str | None, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
     preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
     config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of --out.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the last checkpoint of --out; without --model, by its own recipe."),
+    ] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
     profiled: Annotated[
@@ -39,7 +43,15 @@ def train(
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed, data)
+    if model is not None:
+        recipe = resolve(model, preset, config, chosen, seed, data)
+    elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
+        from hmlet.runs import RunDirectory
+
+        recipe = RunDirectory.open(out).recipe()
+    else:
+        raise ConfigError("train needs --model", "for example --model hmlet-end; only --resume alone can do without it")
+    model = recipe.model.name
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
