@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -22,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+LINE_SECONDS = 30.0
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
@@ -82,9 +84,9 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar on standard error when that is a terminal, silence otherwise."""
+    """A progress bar on standard error when that is a terminal, and a line now and then where it is a file."""
     if not (sys.stderr.isatty() and speaks()):
-        yield lambda done, total=None, text="": None
+        yield _lines(title)
         return
     bar = _bar()
     with bar:
@@ -94,6 +96,19 @@ def progress(title: str) -> Iterator[Advance]:
             bar.update(task, completed=done, total=total, text=text)
 
         yield advance
+
+
+def _lines(title: str) -> Advance:
+    """Progress for a log, which keeps every line: one each LINE_SECONDS at the most, and none for short work."""
+    said_at = monotonic()
+
+    def advance(done: float, total: float | None = None, text: str = "") -> None:
+        nonlocal said_at
+        if monotonic() - said_at >= LINE_SECONDS:
+            said_at = monotonic()
+            note("  ".join(filter(None, [title, f"{done / total:.0%}" if total else "", text])))
+
+    return advance
 
 
 def _bar() -> Progress:

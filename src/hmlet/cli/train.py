@@ -81,7 +81,8 @@ def train(
             )
 
         def listen(event: dict[str, Any]) -> None:
-            advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
+            at, last = event["epoch"], event["epochs"]
+            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}  {_best(event)}".rstrip())
             record(event)
 
         run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)
