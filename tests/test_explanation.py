@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from finished import NAMES, finished
+from planted import dataset
 
 from hmlet.api import Run
 from hmlet.explanation import sentence
@@ -74,6 +75,21 @@ def test_the_sentence_names_user_item_and_the_strongest_reason(run: Run) -> None
     assert "(the user already has it)" in run.explain("u5", parts["carried_by"][0]["item"])["sentence"]
 
 
+@pytest.mark.parametrize("model", ["hmlet-end", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf"])
+def test_a_user_without_training_items_is_explained_by_layers_alone(model: str, tmp_path: Path) -> None:
+    train = [(user, item) for user in range(6) for item in range(6) if (user + item) % 3]
+    data = dataset(7, 6, train=train, valid=[(6, 0)], test=[(6, 1)])
+    run = finished(model, tmp_path / "run", data=data)
+    fold = run.fold_in
+    torch.testing.assert_close(fold.edited_user(6, [[]])[0], run.factors[0][6], rtol=1e-5, atol=1e-6)
+    parts = run.explain("u6", "i2")
+    score = float(run.factors[0][6].double() @ run.factors[1][2].double())
+    assert (parts["carried_by"], parts["seen"]) == ([], False)
+    assert parts["score"] == parts["remainder"] == pytest.approx(score, abs=1e-12)
+    assert sum(layer["contribution"] for layer in parts["layers"]) == pytest.approx(score, abs=1e-6)
+    assert "u6, who has no training items" in parts["sentence"]
+
+
 def test_a_linear_model_by_hand(tmp_path: Path) -> None:
     """LightGCN is linear: without item j, each layer loses e(j) / sqrt(d_u d_j), and the rest is rescaled."""
     run = finished("lightgcn", tmp_path / "run")
@@ -130,9 +146,13 @@ def test_a_sentence_by_hand() -> None:
         "Naima scores -0.4 for 7 (the user already has it): Blue in Green (-0.1) speaks against it, 25% of the score, "
         "the rest is other items and the user's own embedding; layer 0 carries the largest part."
     )
-    alone = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": []}
-    assert sentence(alone) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."
-    assert "7, although none of the user's items speaks against it." in sentence({**alone, "score": -1.0})
+    against = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": parts["carried_by"][2:]}
+    assert sentence(against) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."
+    helpful = {**against, "score": -1.0, "carried_by": parts["carried_by"][:1]}
+    assert "7, although none of the user's items speaks against it." in sentence(helpful)
+    assert sentence({**against, "carried_by": []}) == (
+        "Naima scores 1.5 for 7, who has no training items, so that no item explains it."
+    )
 
 
 def test_a_sentence_names_the_three_strongest_and_what_balances_them() -> None:

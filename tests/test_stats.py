@@ -150,6 +150,9 @@ def test_the_conclusion_says_who_by_how_much_and_whether_by_chance() -> None:
     clear = stats.compare({"a": [noisy(1, 0.05)], "b": [noisy(2)]}).conclusion()
     assert clear.startswith("a is ahead of b by ")
     assert "chance" not in clear
+    quarter = stats.compare({"a": [scored(0.5, 0.41)], "b": [scored(0.4, 0.49)]})
+    assert "by 2.25 % NDCG@20" in quarter.conclusion()  # to the digits of the table's %improvement
+    assert "2.25 %" in quarter.markdown()
     unclear = stats.compare({"a": [scored(0.3, 0.1, 0.2)], "b": [scored(0.1, 0.2, 0.2)]}).conclusion()
     assert "which may be chance" in unclear
 

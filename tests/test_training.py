@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bare import run_bare
+from forked import Forked
 from planted import checkerboard, dataset, random_pairs
 
 from hmlet import graph, planning, steps, training
@@ -266,8 +265,8 @@ def test_too_many_edges_are_refused_before_memory_is_looked_at(tmp_path: Path, m
 
 # -- real processes -----------------------------------------------------------------------------------------------
 
-# `python -c CHILD "SIGINT SIGTERM" train …` sends itself these signals in the middle of its 11th step; "wait" makes
-# it say so there, and go on when its standard input ends.
+# With the arguments "SIGINT SIGTERM" train … it sends itself these signals in the middle of its 11th step; "wait"
+# makes it say so there, and go on when its standard input ends.
 CHILD = """
 import os, signal, sys
 from hmlet.cli import main
@@ -301,20 +300,18 @@ def arguments(prepared: Path, out: Path) -> list[str]:
     return ["train", str(prepared), "--model", "bpr", "--device", "cpu", "--out", str(out), *chosen]
 
 
-def start(act: str, prepared: Path, out: Path) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", CHILD, act, *arguments(prepared, out)]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+def start(act: str, prepared: Path, out: Path) -> Forked:
+    return Forked(CHILD, act, *arguments(prepared, out))
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_saves_and_says_how_to_go_on(name: str, prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
     out = tmp_path / "run"
     process = start(name, prepared, out)
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 130, errors
-    assert "--resume" in errors
-    assert "Traceback" not in errors
+    written = process.wait()
+    assert process.status == 130, written
+    assert "--resume" in written
+    assert "Traceback" not in written
     saved = RunDirectory.open(out).load_checkpoint()
     assert saved is not None
     assert saved[1]["step"] == 11  # the step in which the signal came is done, and no other
@@ -326,8 +323,8 @@ def test_a_signal_saves_and_says_how_to_go_on(name: str, prepared: Path, tmp_pat
 def test_a_second_signal_ends_it_at_once(names: str, prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
     out = tmp_path / "run"
     process = start(names, prepared, out)
-    process.communicate(timeout=100)
-    assert process.returncode == -signal.Signals[names.split()[1]]
+    process.wait()
+    assert process.status == -signal.Signals[names.split()[1]]
     saved = RunDirectory.open(out).load_checkpoint()
     assert saved is not None
     assert saved[1]["step"] == 10  # the one before the step that never ended
@@ -338,15 +335,15 @@ def test_a_second_signal_ends_it_at_once(names: str, prepared: Path, tmp_path: P
 def test_of_two_processes_one_writes(prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
     out = tmp_path / "run"
     process = start("wait", prepared, out)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
+    while process.line() != "waiting\n":
+        assert process.status is None
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     for resume in (True, False):
         with pytest.raises(RunError, match="another process"):
             fit(out, data=Dataset.load(prepared), resume=resume)
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
+    written = process.wait()
+    assert process.status == 0, written
     assert same(RunDirectory.open(out), whole)
 
 
@@ -361,11 +358,13 @@ def test_a_recipe_for_a_gpu_is_said_to_be_one_on_a_cpu(
 def test_training_needs_the_core_dependencies_only(prepared: Path, tmp_path: Path) -> None:
     """As on a GPU box with little more than PyTorch: train, evaluate and analyze a prepared directory."""
     settings = [part for setting in [*SETTINGS, "model.gate_hidden=[8]"] for part in ("--set", setting)]
-    for command in (
+    commands = [
         ["train", str(prepared), "--model", "hmlet-end", "--device", "cpu", "--out", "run", *settings],
         ["evaluate", "run", "--json"],
         ["analyze", "run", "--json"],
-    ):
-        done = run_bare(tmp_path, "-m", "hmlet", *command)
-        assert done.returncode == 0, done.stderr
+    ]
+    done = run_bare(
+        tmp_path, "-c", f"from hmlet.cli import main; assert [main(each) for each in {commands}] == [0] * 3"
+    )
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "gates.parquet").is_file()

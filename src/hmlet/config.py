@@ -283,7 +283,7 @@ def resolve(
 ) -> Recipe:
     """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides.
 
-    With the name of a data set, the preset includes what it has for that set.
+    With the name of a named set, the preset includes what it has for that set.
     """
     if model not in MODELS:
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
@@ -312,8 +312,8 @@ def resolve(
 def _preset(model: str, preset: str, dataset: str | None) -> list[dict[str, Any]]:
     """The preset's recipe of a model, and what it changes for a data set."""
     family, recipes = MODELS[model].family, resources.files("hmlet") / "recipes"
-    if not (recipes / preset / f"{family}.toml").is_file():
-        known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
+    known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
+    if preset not in known:
         raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
     names = [f"{preset}/{family}.toml"]
     if dataset is not None and Path(dataset).name == dataset:  # a name, and no path
@@ -349,8 +349,12 @@ def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     for override in overrides:
         key, equals, value = override.partition("=")
         section, dot, name = key.strip().partition(".")
-        if not equals or (not dot and section != "seed") or (dot and not name):
+        if not equals or (dot and not name) or not (dot or section == "seed"):
             raise ConfigError(f"--set {override!r} is not section.key=value", "for example --set train.epochs=20")
+        if dot and section not in ("model", "train"):
+            raise ConfigError(
+                f"--set {override!r}: there is no section {section!r}", "known keys: model.*, train.*, seed"
+            )
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from hmlet.data import Csr, Dataset
-from hmlet.data.preparation import Advance, silent
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.metrics import METRICS, per_user
+from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, scores_room, top_k
 
 Result = TypeVar("Result")
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
+KNOWN = "train+valid"  # the mask of every list for a user, who has these items already; `evaluate` follows the paper
 # Of a block's scores: what stays in a CPU's cache, and is small beside a GPU's memory; then of its candidates' factors.
 BLOCK_BYTES = {"cpu": 20 << 20, "cuda": 512 << 20}
 CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -86,8 +87,6 @@ def evaluate(
     With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`). `advance` is told how many of
     the users are done.
     """
-    if k < 1:
-        raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
     users_UF, items_IF = factors
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
     users = np.flatnonzero(held_out.counts > 0)

@@ -63,14 +63,18 @@ def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]
 
 def _gates(fold: FoldIn, user: int, item: int) -> list[dict[str, Any]]:
     """The branch that the gate of each gated layer chose for both nodes, with that branch's probability."""
+    chosen = fold.gates
+    if chosen is None:
+        return []
 
-    def choice(nonlinear: float) -> dict[str, Any]:
-        branch, probability = ("non-linear", nonlinear) if nonlinear > 0.5 else ("linear", 1 - nonlinear)
+    def choice(node: int, at: int) -> dict[str, Any]:
+        p = float(chosen.probability_NL[node, at])
+        branch, probability = ("non-linear", p) if chosen.nonlinear_NL[node, at] else ("linear", 1 - p)
         return {"branch": branch, "probability": probability}
 
     return [
-        {"layer": layer, "user": choice(float(p[user])), "item": choice(float(p[fold.graph.n_users + item]))}
-        for layer, p in sorted(fold.gates.items())
+        {"layer": layer, "user": choice(user, at), "item": choice(fold.graph.n_users + item, at)}
+        for at, layer in enumerate(chosen.layers)
     ]
 
 
@@ -98,6 +102,8 @@ def sentence(parts: dict[str, Any]) -> str:
 
 def _reason(parts: dict[str, Any], sign: int) -> str:
     """The items that speak most for a positive score, or against another one, and how much of it they are together."""
+    if not parts["carried_by"]:
+        return ", who has no training items, so that no item explains it"
     side, score = "for" if sign > 0 else "against", parts["score"]
     speaking = [each for each in parts["carried_by"][::sign] if sign * each["contribution"] > 0]
     if not speaking:

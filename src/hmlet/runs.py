@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import json
 import os
 import platform
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,15 @@ from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.data.dataset import sha256
+from hmlet.data.dataset import read_parquet, sha256
 from hmlet.errors import RunError
+from hmlet.files import TEMPORARY, replacing, unwritable
 from hmlet.version import VERSION
 
 FORMAT_VERSION = 2
 READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `weights` folds into the running means
 RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
-TEMPORARY = ".tmp"
 _FIRST_FILES = {"run.lock", "config.toml", "ids.parquet", "data"}  # all that a start killed before its record leaves
 
 
@@ -116,24 +115,12 @@ class RunDirectory:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, save: Callable[[Path], None], *, record: bool = True) -> None:
-        """Replace a file by what `save` writes: a temporary file, flushed to disk, then renamed. Never half there."""
-        target = self.path / name
-        temporary = target.with_name(f"{target.name}{TEMPORARY}")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            temporary.touch()
-            mode = temporary.stat().st_mode  # what the umask gives every file, where safetensors takes 0600
+        """Replace a file by what `save` writes, and record its checksum."""
+        with replacing(self.path / name, RunError) as temporary:
             save(temporary)
-            temporary.chmod(mode)
-            _flush(temporary)
-            if record:
-                self.record.setdefault("files", {})[name] = sha256(temporary)
-            os.replace(temporary, target)
-            _flush(self.path)
-        except (OSError, SafetensorError) as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise _unwritable(target, error) from error
+            checksum = sha256(temporary) if record else ""
+        if record:
+            self.record.setdefault("files", {})[name] = checksum
 
     def write_bytes(self, name: str, content: bytes) -> None:
         self.write(name, lambda path: _save_bytes(path, content))
@@ -167,13 +154,13 @@ class RunDirectory:
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row, allow_nan=False) + "\n")
         except OSError as error:
-            raise _unwritable(self.path / "metrics.jsonl", error) from error
+            raise unwritable(self.path / "metrics.jsonl", error, RunError) from error
 
     def remove(self, name: str) -> None:
         try:
             (self.path / name).unlink(missing_ok=True)
         except OSError as error:
-            raise _unwritable(self.path / name, error) from error
+            raise unwritable(self.path / name, error, RunError) from error
         self.record.get("files", {}).pop(name, None)
 
     def keep_only(self, names: Collection[str]) -> None:
@@ -221,7 +208,7 @@ class RunDirectory:
         return json.loads(self.read_bytes(name))
 
     def read_table(self, name: str) -> pa.Table:
-        return pq.read_table(io.BytesIO(self.read_bytes(name)))
+        return read_parquet(self.read_bytes(name))
 
     def read_tensors(self, name: str, device: str = "cpu") -> dict[str, Tensor]:
         """A recorded safetensors file, memory-mapped."""
@@ -283,7 +270,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error, RunError) from error
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -291,11 +278,20 @@ class RunDirectory:
                 raise RunError(
                     f"{self.path} is being written by another process", "wait for it, or stop it first"
                 ) from error
-            for leftover in self.path.glob(f"*{TEMPORARY}"):
-                leftover.unlink()
+            self._remove_leftovers()
             yield
         finally:
             os.close(handle)
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a killed process was about to rename."""
+        for entry in self.path.iterdir():
+            if TEMPORARY.fullmatch(entry.name) is None:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 @contextmanager
@@ -307,22 +303,8 @@ def _reading(path: Path) -> Iterator[None]:
         raise RunError(f"cannot read {path}: {error}", "mend the disk, or restore it from a copy") from error
 
 
-def _unwritable(path: Path, error: Exception) -> RunError:
-    reason = getattr(error, "strerror", None) or error
-    return RunError(f"cannot write {path}: {reason}", "free some space or mend the disk")
-
-
 def _save_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-
-
-def _flush(path: Path) -> None:
-    """Have the system put a file, or a directory's entries, on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _json_checksum(value: Any) -> str:

@@ -5,7 +5,7 @@ Legend: U users, P differences (one a metric and pair of models), B resamples he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from scipy.stats import ttest_rel, wilcoxon
 
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
+from hmlet.progress import Advance, silent
 
 Floats = npt.NDArray[np.float64]
 
@@ -151,7 +152,7 @@ class Comparison:
         gap = metric.against[metric.baseline]
         if gap.difference == 0.0:
             return f"{metric.best} and {metric.baseline} are level in {title}."
-        amount = f"{gap.difference:.5f}" if gap.difference_percent is None else f"{gap.difference_percent:.1f} %"
+        amount = f"{gap.difference:.5f}" if gap.difference_percent is None else f"{gap.difference_percent:.2f} %"
         chance = "" if gap.t_test_p < SIGNIFICANT else ", which may be chance"
         return (
             f"{metric.best} is ahead of {metric.baseline} by {amount} {title}{chance}; "
@@ -164,7 +165,7 @@ def compare_runs(
     split: str = "test",
     mask: str = "train",
     k: int = 20,
-    advance: Callable[[float, float], object] = lambda done, total: None,
+    advance: Advance = silent,
 ) -> Comparison:
     """Finished runs against each other; those that differ only in their seed count as one model: `hmlet compare`."""
     if not runs:

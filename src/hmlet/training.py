@@ -16,11 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
+from hmlet.choices import GATES, gates_table, is_nonlinear
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
@@ -227,7 +226,7 @@ class Trainer:
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         """Record a finished epoch, with an evaluation where one is due; returns its row of metrics.jsonl."""
         state, train = self.state, self.recipe.train
-        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss(epoch)}
+        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss()}
         due = epoch % train.validate_every == 0 or epoch == train.epochs
         if due and self.data.count("valid"):  # with nothing to validate on, the last epoch is the model
             with self.watch.phase("validation"):
@@ -250,7 +249,7 @@ class Trainer:
         row: dict[str, Any] = {"valid": evaluation.metrics}
         if layers.gates:
             row["temperature"] = temperature(self.recipe.model.temperature, epoch - 1)  # type: ignore[union-attr]
-            row["gate_share"] = {str(layer): float((p > 0.5).double().mean()) for layer, p in layers.gates.items()}
+            row["gate_share"] = {str(at): float(is_nonlinear(p).double().mean()) for at, p in layers.gates.items()}
         return row
 
     @torch.no_grad()
@@ -335,7 +334,7 @@ class Trainer:
         """Write all that is not a split tensor, the record last; returns the record."""
         run, state = self.run, self.state
         if gates:
-            run.write_table("gates.parquet", _gates_table(gates))
+            run.write_table(GATES, gates_table(gates))
         self._write_metrics()
         run.record |= {
             "status": "finished",
@@ -362,20 +361,6 @@ def _all_split(name: str, tensor: Tensor) -> bool:
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _gates_table(gates: dict[int, Tensor]) -> pa.Table:
-    """One row a node and gated layer: the probability of the non-linear branch, and the choice."""
-    probability = [gates[layer].float().cpu().numpy() for layer in sorted(gates)]
-    count = len(probability[0])
-    return pa.table(
-        {
-            "node": np.tile(np.arange(count, dtype=np.int32), len(probability)),
-            "layer": np.repeat(np.array(sorted(gates), dtype=np.int8), count),
-            "probability": np.concatenate(probability),
-            "nonlinear": np.concatenate(probability) > 0.5,
-        }
-    )
 
 
 class _StopRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars
 import pytest
 
 from hmlet.cli import main
@@ -70,6 +71,14 @@ def test_prepare_and_stats_as_json(ratings: Path, tmp_path: Path, capsys: pytest
     stats = json.loads(run(capsys, "stats", tmp_path / "out", "--json"))
     assert set(stats) >= {"users", "items", "interactions", "density", "train", "valid", "test", "fingerprint"}
     assert stats == {key: made[key] for key in stats}
+
+
+def test_the_command_and_its_twin_split_alike(
+    ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = json.loads(run(capsys, "prepare", ratings, "--out", tmp_path / "out", "--json"))
+    frame = polars.read_csv(ratings)
+    assert Dataset.from_frame(frame, user="userId", item="movieId").fingerprint == made["fingerprint"]
 
 
 def test_leave_one_out_takes_the_newest(ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,10 +58,12 @@ def test_each_of_two_examples_has_a_line_of_its_own(command: str, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "error: No such command 'trian'"),
+        (["trian"], "error: No such command 'trian'. Did you mean 'train'? See `hmlet --help`\n"),
+        (["zzz", "data"], "error: No such command 'zzz': see `hmlet --help`\n"),
+        (["train", "--colour"], "error: No such option: --colour"),
         (["--colour"], "error: No such option: --colour"),
         (["data"], "error: Missing command: see `hmlet data --help`\n"),
-        (["data", "lsit"], "error: No such command 'lsit'"),
+        (["data", "lsit"], "error: No such command 'lsit'. Did you mean 'list'? See `hmlet data --help`\n"),
         (["data", "--colour"], "error: No such option: --colour"),
     ],
 )

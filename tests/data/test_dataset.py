@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -166,6 +168,24 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, name: str) -> None:
         Dataset.load(tmp_path / "out")
 
 
+THREADS_OF_A_READ = """\
+import os, sys
+from pathlib import Path
+from hmlet.data.dataset import read_parquet
+path, before = Path(sys.argv[1]), os.listdir("/proc/self/task")
+assert read_parquet(path).equals(read_parquet(path.read_bytes()))
+sys.exit(os.listdir("/proc/self/task") != before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not list a process's threads there")
+def test_reading_parquet_starts_no_threads(tmp_path: Path) -> None:
+    """With torch loaded, a process that ends while pyarrow's threads do aborts."""
+    pq.write_table(pa.table({"user": [1, 2], "item": [3, 4]}), tmp_path / "table.parquet")
+    command = [sys.executable, "-c", THREADS_OF_A_READ, str(tmp_path / "table.parquet")]
+    subprocess.run(command, check=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -256,6 +276,12 @@ def test_vocabulary_knows_ids_in_both_spellings() -> None:
     assert "7" in users
     with pytest.raises(UnknownId, match="user 8 is not in the data set"):
         users.indices([8])
+
+
+def test_suggested_ids_are_quoted_so_that_a_space_shows() -> None:
+    _, users = encode("user", np.array([" 7", "lot"]))
+    with pytest.raises(UnknownId, match=r"user '7' is not in the data set: did you mean ' 7'\?"):
+        users.indices(["7"])
 
 
 def test_take_compacts_both_sides() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,10 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from hmlet.analysis.centrality import Centralities, Progress, centralities
+from hmlet.analysis.centrality import Centralities, centralities
 from hmlet.data import Dataset
 from hmlet.data.catalog import cache_directory
+from hmlet.errors import HmletError
+from hmlet.files import replacing
 from hmlet.graph import Graph
+from hmlet.progress import Advance, silent
 
 FORMAT_VERSION = 1
 
@@ -26,7 +29,7 @@ def cached_centralities(
     *,
     samples: int | None = None,
     device: torch.device | str = "cpu",
-    advance: Progress | None = None,
+    advance: Advance = silent,
 ) -> Centralities:
     """The centralities of a data set's training graph, from the cache where they are; a damaged entry is made anew."""
     kind = "exact" if samples is None or samples >= graph.n_nodes else f"sampled-{samples}"
@@ -42,13 +45,8 @@ def _write(path: Path, found: Centralities) -> None:
     """Put an entry into the cache; where that cannot be written, the next call computes again."""
     values = asdict(found)
     sources = values.pop("sources")
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(HmletError), replacing(path) as temporary:
         save_file(values, temporary, {"sources": str(sources), "sha256": _digest(values, sources)})
-        os.replace(temporary, path)
-    except (OSError, SafetensorError):
-        temporary.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Centralities | None:

@@ -1,4 +1,4 @@
-"""What every command shares: the app, one JSON object on standard output, tables, progress on standard error."""
+"""What commands share: the app, options, one JSON object on standard output, tables, progress on standard error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hmlet.progress import Advance
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,6 +29,12 @@ LINE_SECONDS = 30.0
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
+# A recipe, as train, plan and tune are told of it.
+_MODEL = typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")
+Model = Annotated[str, _MODEL]
+MaybeModel = Annotated[str | None, _MODEL]
+Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
 
 
 def speaks() -> bool:
@@ -74,12 +82,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
             for cell, width, right in zip(row, widths, numeric, strict=True)
         ]
         print_line("  ".join(padded).rstrip())
-
-
-class Advance(Protocol):
-    """What long work calls: how far it is of how much, in which unit, and a few words beside the bar."""
-
-    def __call__(self, done: float, total: float | None = None, text: str = "") -> None: ...
 
 
 @contextmanager

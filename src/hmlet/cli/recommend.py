@@ -12,6 +12,7 @@ from hmlet.cli.console import Json, app, given, print_json, print_line, print_ta
 from hmlet.cli.evaluate import Mask, RunPath, TopK
 from hmlet.errors import ConfigError
 
+KNOWN = "train+valid"  # hmlet.evaluation's, which imports torch, and --help must not
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
 Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
 
@@ -25,7 +26,7 @@ def recommend(
         str | None, typer.Option(help="Item ids with commas, quoted as in CSV: someone the model has never seen.")
     ] = None,
     k: TopK = 20,
-    mask: Mask = "train+valid",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,
@@ -105,7 +106,10 @@ def explain(
     print_line()
     print_table(["item", "score lost without it"], _signed(parts["carried_by"][:10], "item"))
     others = sum(each["contribution"] for each in parts["carried_by"][10:])
-    print_line(f"other items {others:+.4f}, remainder {parts['remainder']:+.4f}, score {parts['score']:.4f}")
+    print_line(
+        f"other items {_digits(others, '+')}, remainder {_digits(parts['remainder'], '+')}, "
+        f"score {_digits(parts['score'])}"
+    )
     print_line("(the remainder is what the user's own embedding holds and what the items only bring together)")
 
 
@@ -115,7 +119,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
     k: TopK = 20,
     users: Annotated[Path | None, typer.Option(help="A file of user ids, one a line; all users without it.")] = None,
-    mask: Mask = "train",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,
@@ -162,9 +166,14 @@ def _ids(path: Path | None) -> list[str] | None:
 
 def _print_items(found: list[dict[str, Any]], kind: str) -> None:
     named = bool(found) and "name" in found[0]
-    rows = [[each[kind], f"{each['score']:.3f}", *([each["name"] or ""] if named else [])] for each in found]
+    rows = [[each[kind], _digits(each["score"]), *([each["name"] or ""] if named else [])] for each in found]
     print_table([kind, "score", *(["name"] if named else [])], rows)
 
 
 def _signed(parts: list[dict[str, Any]], key: str) -> list[list[object]]:
-    return [[each[key], f"{each['contribution']:+.4f}"] for each in parts]
+    return [[each[key], _digits(each["contribution"], "+")] for each in parts]
+
+
+def _digits(value: float, sign: str = "-") -> str:
+    """Three significant digits: small scores differ as much as large ones."""
+    return f"{value:{sign}#.3g}".rstrip(".")

@@ -7,18 +7,31 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, given, note, print_json, print_line, print_table, progress, speaks
+from hmlet.cli.console import (
+    Json,
+    MaybeModel,
+    Overrides,
+    Preset,
+    app,
+    given,
+    note,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    speaks,
+)
 
 
 @app.command()
 def train(
     context: typer.Context,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    model: Annotated[str | None, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")] = None,
+    model: MaybeModel = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
-    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
+    preset: Preset = "hmlet",
     config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    overrides: Overrides = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
     resume: Annotated[
@@ -40,11 +53,12 @@ def train(
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name, load
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
     if model is not None:
-        recipe = resolve(model, preset, config, chosen, seed, data)
+        recipe = resolve(model, preset, config, chosen, seed, known_name(data))
     elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
         from hmlet.runs import RunDirectory
 
@@ -58,7 +72,6 @@ def train(
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
-    from hmlet.data.catalog import load
     from hmlet.distributed import joined
     from hmlet.planning import Sizes, memory_plan, readable
     from hmlet.profiling import UNWATCHED, Profile
@@ -93,12 +106,18 @@ def train(
         found = {key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}
         print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
         return
-    valid = run.record["valid"] or {}
-    summary = ", ".join(f"{name} {valid[name]:.4f}" for name in ("ndcg", "recall", "precision") if name in valid)
-    chosen_by = f"validation @20: {summary}" if summary else "no validation part: the last epoch is kept"
-    print_line(f"{run.path}: best epoch {run.record['best_epoch']} of {run.record['epochs']}; {chosen_by}")
+    print_line(_summary(run.path, run.record))
     if measured:
         _print_profile(measured)
+
+
+def _summary(path: Path, record: dict[str, Any]) -> str:
+    """One line: the best epoch, and what it is worth by the validation part."""
+    line = f"{path}: best epoch {record['best_epoch']} of {record['epochs']}"
+    if not record["valid"]:
+        return f"{line}; no validation part: the last epoch is kept"
+    worth = ", ".join(f"{name} {record['valid'][name]:.4f}" for name in ("ndcg", "recall", "precision"))
+    return f"{line}; validation @20: {worth}"
 
 
 def _print_profile(measured: dict[str, Any]) -> None:

@@ -131,6 +131,19 @@ class Columns:
         return list(header).index(name)
 
 
+class NamesColumns(Columns):
+    """The columns of a file of names: `id` in the user's role, `name` in the item's."""
+
+    def resolve(self, header: Sequence[str], shown: str, otherwise: str = "") -> dict[str, int]:
+        """The positions of the two; nobody else's flag would help to find them."""
+        if [list(header).count(name) for name in ("id", "name")] != [1, 1]:
+            raise DataError(
+                f"{shown} has not one column `id` and one `name`; its columns are {_listed(header)}",
+                "give a file of names the header id,name",
+            )
+        return {"user": list(header).index("id"), "item": list(header).index("name")}
+
+
 def _listed(header: Sequence[str]) -> str:
     shown = [repr(name if len(name) <= 40 else name[:37] + "...") for name in header[:20]]
     return ", ".join(shown) + (f" and {len(header) - 20} more" if len(header) > 20 else "")

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
+from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 
 PARTS = ("train", "valid", "test")
@@ -75,7 +76,7 @@ class Dataset:
         item_name: str | None = None,
         min_rating: float | None = None,
         core: int = 0,
-        split: str = "ratio:0.8,0.1,0.1",
+        split: str = DEFAULT_SPLIT,
         seed: int = 0,
         name: str = "frame",
     ) -> Dataset:
@@ -207,7 +208,7 @@ class Dataset:
     def load(cls, path: Path | str) -> Dataset:
         """A prepared directory, checked: format version, checksums, ranges and the fingerprint."""
         path = Path(path)
-        record = _read_record(path)
+        record = read_record(path)
         for name in _FILES:
             if not (path / name).is_file():
                 raise DataError(f"{path / name} is missing", "prepare the data again")
@@ -273,9 +274,15 @@ def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:
     return result
 
 
-def read_parquet(source: Any) -> pa.Table:
-    """The table in a file. `pq.read_table`, as `to_numpy`, would import pandas where it is, for half a second."""
-    return pq.ParquetFile(source).read()
+def read_parquet(source: Path | bytes) -> pa.Table:
+    """The table in a Parquet file, or in the bytes of one, read by this thread alone.
+
+    A process that has torch loaded and ends soon after pyarrow's threads have read something may abort on its way out.
+    And `pq.read_table`, as `to_numpy`, would import pandas where it is, for half a second.
+    """
+    opened = pa.BufferReader(source) if isinstance(source, bytes) else source
+    with pq.ParquetFile(opened, pre_buffer=False) as file:
+        return file.read(use_threads=False)
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -283,7 +290,8 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return np.array(np.from_dlpack(column.combine_chunks()))
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
+    """What a prepared directory's dataset.json says, of the format version that this hmlet reads."""
     if not path.exists():
         raise DataError(f"{path} does not exist", "name a prepared directory or a set that `hmlet data list` shows")
     if not (path / "dataset.json").is_file():

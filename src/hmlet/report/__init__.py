@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hmlet.errors import HmletError, MissingExtra
+from hmlet.errors import MissingExtra
+from hmlet.files import put
 from hmlet.report.material import read_material
 from hmlet.runs import RunDirectory
 
-__all__ = ["put", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(
@@ -41,15 +41,3 @@ def write_report(
                 put(figures / f"{each.name}.png", each.png),
             ]
     return written
-
-
-def put(path: Path, content: bytes) -> Path:
-    """The path, written under a temporary name and then renamed."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise HmletError(f"cannot write {path}: {error.strerror or error}", "choose another --out") from error
-    return path

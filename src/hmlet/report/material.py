@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hmlet.analysis.verdict import judged
 from hmlet.runs import RunDirectory
 
 VARIANTS = ("all", "front", "middle", "end")
@@ -68,7 +69,7 @@ def read_material(
 
 def _read(run: RunDirectory, label: str, scores: dict[str, Any] | None) -> RunMaterial:
     run.require_finished()
-    analysis = run.read_json("analysis.json") if run.has("analysis.json") else None
+    analysis = judged(run.read_json("analysis.json")) if run.has("analysis.json") else None
     return RunMaterial(label, run.record, run.read_bytes("config.toml").decode(), run.metrics(), analysis, scores)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra
-from hmlet.report import put
+from hmlet.files import put
 from hmlet.reproduction.campaign import Outcome, Progress, plan_runs, run_campaign
 from hmlet.reproduction.markdown import sheet_markdown
 from hmlet.reproduction.plan import Choice, title

@@ -7,9 +7,7 @@ node's class) and noisy.json. results/ has the same layout.
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmlet.analysis.gates import Codes
+from hmlet.analysis.verdict import judged
+from hmlet.choices import Codes
 from hmlet.config import Recipe
+from hmlet.data.dataset import read_parquet
 from hmlet.errors import DataError, RunError
 from hmlet.evaluation import Evaluation
+from hmlet.files import replacing
 from hmlet.report.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
 from hmlet.runs import RECORD, RunDirectory
@@ -94,20 +95,20 @@ class Record:
         """Metrics by user on the test part, where they were kept."""
         if not self.run.has(PAIRED):
             return None
-        table = pq.read_table(io.BytesIO(_content(self.run, PAIRED)))
+        table = read_parquet(_content(self.run, PAIRED))
         values = {name: table[name].to_numpy().astype(np.float64) for name in TESTED}
         return Evaluation("test", "train", K, table["user"].to_numpy().astype(np.int64), values, float("nan"))
 
     @cached_property
     def analysis(self) -> dict[str, Any] | None:
-        return _json(self.run, ANALYSIS) if self.run.has(ANALYSIS) else None
+        return judged(_json(self.run, ANALYSIS)) if self.run.has(ANALYSIS) else None
 
     @cached_property
     def classes(self) -> Codes | None:
         """Each node's class, as `hmlet analyze` numbers them."""
         if not self.run.has(CLASSES):
             return None
-        return np.asarray(pq.read_table(io.BytesIO(_content(self.run, CLASSES)))["class"].to_numpy(), dtype=np.int8)
+        return np.asarray(read_parquet(_content(self.run, CLASSES))["class"].to_numpy(), dtype=np.int8)
 
     @cached_property
     def noisy(self) -> dict[str, Any] | None:
@@ -209,12 +210,9 @@ def pack(root: Path, folders: Iterable[Path], out: Path) -> int:
     """
     chosen = [folder / name for folder in sorted(folders) for name in FILES if (folder / name).is_file()]
     chosen += sorted((root / SEARCHES).glob("*/*.json"))
-    temporary = out.with_name(f"{out.name}.tmp")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
+    with replacing(out) as temporary, tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
         for path in chosen:
             archive.add(path, str(path.relative_to(root)), recursive=False, filter=_plain)
-    os.replace(temporary, out)
     return len(chosen)
 
 

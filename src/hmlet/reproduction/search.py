@@ -7,7 +7,6 @@ small file a model that says what was tried. The test part is never read here.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 from hmlet.config import MODELS, Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, MissingExtra
+from hmlet.files import put
 from hmlet.reproduction.plan import OURS, Cell, Choice, folder
 from hmlet.reproduction.records import SEARCHES
 from hmlet.runs import hardware
@@ -139,10 +139,7 @@ class _Search:
         return trial["valid"][SELECTION] if "valid" in trial else None
 
     def _write(self) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(temporary, self.file)
+        put(self.file, (json.dumps(self.record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _of(recipe: Recipe, key: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
+from hmlet.files import put
 from hmlet.runs import RunDirectory
 from hmlet.training import SELECTION, Interrupted, StopTraining, fit
 from hmlet.tuning import backend
@@ -93,8 +93,7 @@ def tune(
     search = Search(data, recipe, space, Path(out), keep, device, listener)
     entries = search.entries(sampler, trials)
     pruning = pruning or ("none" if sampler == "grid" else "median")
-    search.out.mkdir(parents=True, exist_ok=True)
-    _replace(search.out / "base.toml", recipe.to_toml())
+    put(search.out / "base.toml", recipe.to_toml().encode())
     with backend.quiet():
         study = search.open(storage, sampler, pruning)
         search.fill(study, entries)
@@ -278,10 +277,11 @@ class Search:
     def write(self, study: Study) -> list[TrialRecord]:
         """Bring the files up to date with the study: all trials, the best recipe, and no weights of the others."""
         records = self.records(study)
-        _replace(self.out / "trials.jsonl", "".join(json.dumps(record.as_json()) + "\n" for record in records))
+        lines = "".join(json.dumps(record.as_json()) + "\n" for record in records)
+        put(self.out / "trials.jsonl", lines.encode())
         best = _best(records)
         if best is not None:
-            _replace(self.out / "best.toml", self.recipe(best.params).to_toml())
+            put(self.out / "best.toml", self.recipe(best.params).to_toml().encode())
         for record in records:
             # Values never change, so a trial that has lost has lost for good, whatever others do meanwhile.
             ended = record.state in ("complete", "pruned") or record.error is not None
@@ -342,10 +342,3 @@ def _best(records: Sequence[TrialRecord]) -> TrialRecord | None:
     """The complete trial with the highest value, the earliest of several."""
     complete = [record for record in records if record.state == "complete" and record.value is not None]
     return max(complete, key=lambda record: record.value or 0.0, default=None)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file under a name of this process's own, then rename it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

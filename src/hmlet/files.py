@@ -1,0 +1,65 @@
+"""Files that are replaced whole or not at all: written under a temporary name, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from hmlet.errors import HmletError
+
+# The names that `replacing` and `Dataset.save` write under; a process that was killed leaves them behind.
+TEMPORARY = re.compile(r"\..+\.\w+\.tmp(\.old)?")
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+@contextmanager
+def replacing(path: Path, kind: type[HmletError] = HmletError) -> Iterator[Path]:
+    """A path to write to; its content takes the place of `path` once all of it is on disk.
+
+    A failure leaves `path` as it was and nothing beside it. What the system says against writing is an error of `kind`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what the umask gives every file, where safetensors takes 0600
+        yield temporary
+        temporary.chmod(mode)
+        _flush(temporary)
+        os.replace(temporary, path)
+        _flush(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise unwritable(path, error, kind) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def put(path: Path, content: bytes) -> Path:
+    """The path, with this content."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return path
+
+
+def unwritable(path: Path, error: OSError | SafetensorError, kind: type[HmletError]) -> HmletError:
+    """The error that names the file and what helps against the system's reason."""
+    # safetensors has no number for its reason; it is handed a path in a directory that has just been made or used.
+    of_the_disk = getattr(error, "errno", errno.EIO) in _OF_THE_DISK
+    hint = "free some space or mend the disk" if of_the_disk else "choose another place, or make this one writable"
+    return kind(f"cannot write {path}: {getattr(error, 'strerror', None) or error}", hint)
+
+
+def _flush(path: Path) -> None:
+    """Have the system put a file, or a directory's entries, on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
