@@ -10,7 +10,7 @@ import pytest
 from safetensors import SafetensorError
 
 from hmlet.errors import ConfigError, HmletError
-from hmlet.files import TEMPORARY, put, replacing
+from hmlet.files import put, replacing, temporary_for
 
 
 def names(folder: Path) -> list[str]:
@@ -29,7 +29,7 @@ def test_nothing_changes_before_the_end_and_the_name_on_the_way_is_known_as_temp
     with replacing(tmp_path / "file") as temporary:
         temporary.write_bytes(b"new")
         assert (tmp_path / "file").read_bytes() == b"old"
-        assert [name for name in names(tmp_path) if TEMPORARY.fullmatch(name)] == [temporary.name]
+        assert {name: temporary_for(name) for name in names(tmp_path)} == {temporary.name: "file", "file": None}
     assert (tmp_path / "file").read_bytes() == b"new"
 
 

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,99 @@ def test_the_lock_is_no_link(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"run\.lock"), RunDirectory.open(copy).lock():
         pass
     assert not (tmp_path / "made-by-following").exists()
+
+
+# -- several who add to one run -----------------------------------------------------------------------------------
+
+
+def test_runs_opened_together_keep_each_others_evaluations(copy: Path) -> None:
+    """Each was opened before the others wrote, and the same evaluation is stored once."""
+    opened = {k: Run.open(copy) for k in (11, 12, 13)}
+    twin = Run.open(copy)
+    said = {k: run.evaluate("test", k=k) for k, run in opened.items()}
+    assert twin.evaluate("test", k=11).metrics == said[11].metrics
+    assert opened[11].evaluate("test").metrics == twin.evaluate("test").metrics  # stored before; the file has changed
+    later = Run.open(copy)
+    table = later.directory.read_table("per_user.parquet")
+    for k, evaluation in said.items():
+        assert f"test train {k}" in later.record["coverage"]
+        assert later.evaluate("test", k=k).metrics == evaluation.metrics
+        assert table["k"].to_pylist().count(k) == len(evaluation.users)
+
+
+def test_an_evaluation_that_cannot_be_kept_is_not_lost(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runs, "PATIENCE", 0.0)
+    run, before = Run.open(copy), (copy / RECORD).read_bytes()
+    with RunDirectory.open(copy).lock():
+        kept_nowhere = run.evaluate("test", k=11)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the evaluation is not kept in {copy}: {copy} is being written by another process: "
+        "wait for it, or stop it first"
+    ]
+    assert (copy / RECORD).read_bytes() == before
+    assert run.evaluate("test", k=11).metrics == kept_nowhere.metrics
+    assert "test train 11" in RunDirectory.open(copy).record["coverage"]
+
+
+def test_an_update_waits_for_another(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, naps = RunDirectory.open(copy), RunDirectory.open(copy), 0
+    held = ExitStack()
+    held.enter_context(first.update())
+
+    def nap(seconds: float) -> None:
+        nonlocal naps
+        naps += 1
+        first.record["first"] = 1
+        held.close()
+
+    monkeypatch.setattr(runs.time, "sleep", nap)
+    with second.update():
+        second.record["second"] = 2
+    record = RunDirectory.open(copy).record
+    assert (naps, record["first"], record["second"]) == (1, 1, 2)
+
+
+# -- places that are no run ---------------------------------------------------------------------------------------
+
+
+def listing(path: Path) -> set[str]:
+    return {str(entry.relative_to(path)) for entry in path.rglob("*")}
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("found", [["notes.tmp"], ["folder.tmp/"], ["data/"], [".notes.txt.1.tmp"], ["run.lock", "x"]])
+def test_a_directory_that_is_no_run_is_left_alone(
+    found: list[str], resume: bool, data: Dataset, tmp_path: Path
+) -> None:
+    for name in found:
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    before = listing(tmp_path)
+    with pytest.raises(RunError, match="is not a run directory") as refused:
+        training.fit(data, recipe(), tmp_path, device="cpu", resume=resume)
+    assert refused.value.hint == "choose another --out"
+    assert listing(tmp_path) == before
+
+
+def test_a_file_is_no_run_either(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RunError, match=f"cannot write {place}: Not a directory: choose another place"):
+            training.fit(data, recipe(), place, device="cpu")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_what_a_start_killed_before_its_record_left_is_no_hindrance(data: Dataset, tmp_path: Path) -> None:
+    for name in ("run.lock", "config.toml", ".ids.parquet.7.tmp", ".run.json.7.tmp"):
+        (tmp_path / name).write_text("half")
+    for name in ("data", ".data.abc_1234.tmp", ".data.abc_1234.tmp.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    with RunDirectory(tmp_path, {}).lock():
+        assert {path.name for path in tmp_path.iterdir()} == {"run.lock", "config.toml", "data"}
+        RunDirectory.create(tmp_path, recipe(), data, "cpu")
+    assert RunDirectory.open(tmp_path).recipe() == recipe()
 
 
 # -- failing file operations --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,8 @@ from hmlet.metrics import METRICS
 from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
 from hmlet.runs import RunDirectory
+
+log = logging.getLogger(__name__)
 
 
 def fit(data: Dataset, recipe: Recipe | str = "hmlet-end", out: Path | str = "run", **options: Any) -> Run:
@@ -85,14 +88,21 @@ class Run:
         if stored is not None:
             return stored
         result = evaluate(self.factors, self.data, split, mask, k, advance=advance)
-        self._store(result)
+        try:
+            self._store(result)
+        except RunError as error:  # the numbers are right, wherever they can be kept
+            log.warning("the evaluation is not kept in %s: %s", self.directory.path, error)
         return result
 
     def _stored(self, split: str, mask: str, k: int) -> Evaluation | None:
         coverage = self.record.get("coverage", {}).get(f"{split} {mask} {k}")
         if coverage is None:
             return None
-        table = self.directory.read_table("per_user.parquet")
+        try:
+            table = self.directory.read_table("per_user.parquet")
+        except RunError:  # another process may be adding to it: alone, what is wrong stays wrong
+            with self.directory.update():
+                table = self.directory.read_table("per_user.parquet")
         same = pc.and_(pc.and_(pc.equal(table["split"], split), pc.equal(table["mask"], mask)), pc.equal(table["k"], k))
         rows = table.filter(same)
         values = {name: rows[name].to_numpy() for name in METRICS}
@@ -109,13 +119,15 @@ class Run:
                 **{name: pa.array(values) for name, values in result.per_user.items()},
             }
         )
-        with self.directory.lock():
+        key = f"{result.split} {result.mask} {result.k}"
+        with self.directory.update():
+            if key in self.record.setdefault("coverage", {}):
+                return  # another process has been quicker
             if "per_user.parquet" in self.record["files"]:
                 before = self.directory.read_table("per_user.parquet")
                 rows = pa.concat_tables([before, rows], promote_options="permissive")  # k was 32 bits once
             self.directory.write_table("per_user.parquet", rows)
-            self.record.setdefault("coverage", {})[f"{result.split} {result.mask} {result.k}"] = result.coverage
-            self.directory.write_record()
+            self.record["coverage"][key] = result.coverage
 
     # -- recommendations: the users' own ids in and out -----------------------------------------------------------
 

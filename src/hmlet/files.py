@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 
 from hmlet.errors import HmletError
 
-# The names that `replacing` and `Dataset.save` write under; a process that was killed leaves them behind.
-TEMPORARY = re.compile(r"\..+\.\w+\.tmp(\.old)?")
+# What `replacing` and `Dataset.save` write under.
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.tmp(\.old)?")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -46,6 +46,12 @@ def put(path: Path, content: bytes) -> Path:
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return path
+
+
+def temporary_for(name: str) -> str | None:
+    """The name that a temporary one, left behind by a process that was killed, was to make room for; else None."""
+    found = _TEMPORARY.fullmatch(name)
+    return found and found["name"]
 
 
 def unwritable(path: Path, error: OSError | SafetensorError, kind: type[HmletError]) -> HmletError:

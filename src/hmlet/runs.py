@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,14 +30,16 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.data.dataset import read_parquet, sha256
 from hmlet.errors import RunError
-from hmlet.files import TEMPORARY, replacing, unwritable
+from hmlet.files import replacing, temporary_for, unwritable
 from hmlet.version import VERSION
 
 FORMAT_VERSION = 2
 READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `weights` folds into the running means
 RECORD = "run.json"
 CHECKPOINT = "checkpoint.safetensors"
-_FIRST_FILES = {"run.lock", "config.toml", "ids.parquet", "data"}  # all that a start killed before its record leaves
+LOCK = "run.lock"
+PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
+_FIRST_FILES = {LOCK, "config.toml", "ids.parquet", "data", RECORD}
 
 
 class RunDirectory:
@@ -51,10 +54,10 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path | str, recipe: Recipe, data: Dataset, device: str) -> RunDirectory:
         """A new run directory with its recipe, its ids and a record that says "running"."""
-        path = Path(path)
-        if path.exists() and any(entry.name not in _FIRST_FILES for entry in path.iterdir()):
+        run = cls(Path(path), {})
+        run._require_own()
+        if run.has(RECORD):
             raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
-        run = cls(path, {})
         run.write_text("config.toml", recipe.to_toml())
         run.write_table("ids.parquet", _ids_table(data))
         run.record.update(
@@ -263,35 +266,69 @@ class RunDirectory:
         return tensors, json.loads(metadata["state"])
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the directory alone. The system drops the lock of a process that died, so none can be stale."""
-        path = self.path / "run.lock"
+    def lock(self, patience: float = 0.0) -> Iterator[None]:
+        """Hold the directory alone, after waiting for others for up to `patience` seconds.
+
+        The system drops the lock of a process that died, so none can be stale.
+        """
+        self._require_own()
+        path = self.path / LOCK
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise unwritable(path, error, RunError) from error
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise RunError(
-                    f"{self.path} is being written by another process", "wait for it, or stop it first"
-                ) from error
+            deadline = time.monotonic() + patience
+            while not _locked(handle):
+                if time.monotonic() >= deadline:
+                    raise RunError(f"{self.path} is being written by another process", "wait for it, or stop it first")
+                time.sleep(0.05)
             self._remove_leftovers()
             yield
         finally:
             os.close(handle)
 
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Hold the directory alone and add to the record as it is by now; it is written when all has gone well."""
+        with self.lock(PATIENCE):
+            self.record = RunDirectory.open(self.path).record
+            yield
+            self.write_record()
+
+    def _require_own(self) -> None:
+        """Refuse a place that holds anything but a run, or what is left of a start killed before its record."""
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise unwritable(self.path, error, RunError) from error
+        begun = LOCK in names and all((temporary_for(name) or name) in _FIRST_FILES for name in names)
+        if names and RECORD not in names and not begun:
+            raise RunError(
+                f"{self.path} is not a run directory (it has no run.json), and it is not empty", "choose another --out"
+            )
+
     def _remove_leftovers(self) -> None:
         """Remove what a killed process was about to rename."""
-        for entry in self.path.iterdir():
-            if TEMPORARY.fullmatch(entry.name) is None:
+        for entry in list(self.path.iterdir()):
+            if temporary_for(entry.name) is None:
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
+
+
+def _locked(handle: int) -> bool:
+    """Whether the lock on an open file is ours now."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

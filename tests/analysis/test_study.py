@@ -32,6 +32,14 @@ def run(tmp_path: Path) -> RunDirectory:
     return make_run(tmp_path / "end", DATA, probability=by_degree())
 
 
+def test_an_analysis_leaves_what_others_have_recorded_since(run: RunDirectory) -> None:
+    other = RunDirectory.open(run.path)
+    with other.update():
+        other.record["coverage"] = {"test train 20": 0.5}
+    study.analyse([run], DATA, "none")
+    assert RunDirectory.open(run.path).record["coverage"] == {"test train 20": 0.5}
+
+
 def test_a_planted_claim_holds_and_is_written_into_the_run(run: RunDirectory) -> None:
     (result,) = study.analyse([run], DATA)
     assert result["verdict"]["degree"]["verdict"] == "holds"

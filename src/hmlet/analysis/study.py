@@ -52,9 +52,8 @@ def analyse(
         agreed["seeds"] = [run.record["seed"] for run in runs]
         results = [{**result, "stability": agreed} for result in results]
     for run, result in zip(runs, results, strict=True):
-        with run.lock():
+        with run.update():
             run.write_json(FILE, result)
-            run.write_record()
     return results
 
 
