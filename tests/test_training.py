@@ -181,13 +181,35 @@ def test_resume_refuses_other_data_and_another_recipe(tmp_path: Path) -> None:
     with pytest.raises(training.StopTraining):
         fit(tmp_path / "run", listener=stop)
     before = (tmp_path / "run" / CHECKPOINT).read_bytes()
-    with pytest.raises(RunError, match="other data"):
-        fit(tmp_path / "run", data=checkerboard(users=12), resume=True)
-    with pytest.raises(RunError, match="another recipe"):
-        fit(tmp_path / "run", recipe("bpr", "train.learning_rate=0.01"), resume=True)
+    names = r"checkerboard \(\w{12}\) there and other \(\w{12}\) here"
+    with pytest.raises(RunError, match=f"other data: {names}"):
+        fit(tmp_path / "run", data=dataset(2, 3, "other", train=[(0, 0), (1, 1)]), resume=True)
+    changes = ["train.learning_rate=0.01", "train.epochs=9"]
+    words = r"train\.epochs is 4 there and 9 here, train\.learning_rate is 0\.02 there and 0\.01 here: leave --model"
+    with pytest.raises(RunError, match=f"another recipe than the one given: {words}"):
+        fit(tmp_path / "run", recipe("bpr", *changes), resume=True)
+    with pytest.raises(RunError, match=r"model\.name is bpr there and lightgcn here, .* more"):
+        fit(tmp_path / "run", recipe("lightgcn", *changes), resume=True)
     with pytest.raises(RunError, match="exists already"):
         fit(tmp_path / "run")
     assert (tmp_path / "run" / CHECKPOINT).read_bytes() == before
+
+
+def test_resume_without_a_recipe_takes_the_runs_own(
+    tmp_path: Path, whole: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        raise training.StopTraining
+
+    prepared = checkerboard().save(tmp_path / "data")
+    with pytest.raises(training.StopTraining):
+        fit(tmp_path / "run", listener=stop)
+    command = ["train", str(prepared), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    for more in ([], ["--resume", "--set", "train.epochs=4"], ["--resume", "--preset", "hmlet"]):
+        assert main([*command, *more]) == 2
+        assert "error: train needs --model" in capsys.readouterr().err
+    assert main([*command, "--resume"]) == 0
+    assert same(RunDirectory.open(tmp_path / "run"), whole)
 
 
 def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:

@@ -322,9 +322,13 @@ def test_a_queue_that_two_processes_filled_at_once_is_worked_off_once(fake: Fake
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"recipe": resolve("bpr", overrides=["train.epochs=5"])}, "recipe"),
-        ({"space": {"train.l2": (0.0,)}}, "space"),
-        ({"sampler": "random", "trials": 2}, "sampler"),
+        (
+            {"recipe": resolve("bpr", overrides=["train.epochs=5"])},
+            "recipe: model.embedding_size is 8 there and 64 here",
+        ),
+        ({"space": {"train.l2": (0.0,)}}, r"space: train.learning_rate is \[.*\] there and unset here"),
+        ({"sampler": "random", "trials": 2}, "sampler: sampler is grid there and random here"),
+        ({"data": planted(20)}, "data: data is"),
     ],
 )
 def test_another_search_does_not_enter_the_directory(

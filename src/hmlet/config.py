@@ -9,7 +9,7 @@ that was searched at the paper's size on a GPU it is what that search found.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -254,10 +254,23 @@ class Recipe(Section):
             values[section] = {**values.get(section, {}), **change} if isinstance(change, dict) else change
         return _validated(values, "recipe")
 
+    def flat(self) -> dict[str, Any]:
+        """Every value under the name that `--set` has for it."""
+        values = tomllib.loads(self.to_toml())
+        sections = (("model", values["model"]), ("train", values["train"]))
+        return {"seed": self.seed, **{f"{name}.{key}": section[key] for name, section in sections for key in section}}
+
     @classmethod
     def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
         """A recipe from its TOML, complete or with defaults for what is left out."""
         return _validated(_parse(text, source), source)
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """In words, the first keys whose values differ, with both values."""
+    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    shown = [f"{key} is {there.get(key, 'unset')} there and {here.get(key, 'unset')} here" for key in keys[:3]]
+    return ", ".join(shown) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def resolve(

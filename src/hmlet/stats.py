@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -259,22 +261,30 @@ def _test(
 
 
 def label_runs(runs: Sequence[tuple[str, str, str]]) -> dict[str, list[int]]:
-    """Which runs belong together, from each run's (model, recipe without its seed, name): label -> positions.
+    """Which runs belong together, from each run's (model, recipe without its seed, path): label -> positions.
 
     Runs of one recipe are seeds of one thing. Where two recipes share a model, or all runs share a recipe, the model's
-    name would not tell them apart, and the run's name is added.
+    name would not tell them apart, and the end of the run's path is added.
     """
     recipes: dict[tuple[str, str], list[int]] = {}
     for at, (model, recipe, _) in enumerate(runs):
         recipes.setdefault((model, recipe), []).append(at)
     groups = list(recipes.values()) if len(recipes) > 1 else [[at] for at in range(len(runs))]
+    ends = _ends([path for _, _, path in runs])
     names = [runs[group[0]][0] for group in groups]
     labels: dict[str, list[int]] = {}
     for name, group in zip(names, groups, strict=True):
-        label = name if names.count(name) == 1 else f"{name} ({runs[group[0]][2]})"
+        label = name if names.count(name) == 1 else f"{name} ({ends[group[0]]})"
         again = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels[f"{label} #{again + 1}" if again else label] = group
     return labels
+
+
+def _ends(paths: Sequence[str]) -> list[str]:
+    """The last parts of each path, as few as tell different paths apart."""
+    parts = [Path(path).parts for path in paths]
+    enough = next(few for few in count(1) if len({each[-few:] for each in parts}) == len(set(parts)))
+    return [str(Path(*each[-enough:])) for each in parts]
 
 
 def t_test(first: Floats, second: Floats) -> float:

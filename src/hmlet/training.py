@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hmlet.choices import GATES, gates_table, is_nonlinear
-from hmlet.config import Recipe
+from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
@@ -158,11 +158,17 @@ def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resu
     if not (resume and started):
         return RunDirectory.create(path, recipe, data, str(device))
     run = RunDirectory.open(path)
-    if run.record["data"]["fingerprint"] != data.fingerprint:
-        raise RunError(f"{path} was trained on other data ({run.record['data']['name']})", "resume with that data set")
-    if run.recipe() != recipe:
+    before = run.record["data"]
+    if before["fingerprint"] != data.fingerprint:
         raise RunError(
-            f"{path} has another recipe than the one given", "resume without changing it, or choose another --out"
+            f"{path} was trained on other data: {before['name']} ({before['fingerprint'][:12]}) there"
+            f" and {data.name} ({data.fingerprint[:12]}) here",
+            "resume with that data set, or choose another --out",
+        )
+    if (own := run.recipe()) != recipe:
+        raise RunError(
+            f"{path} has another recipe than the one given: {differences(own.flat(), recipe.flat())}",
+            "leave --model, --preset, --config and --set out to go on with its own, or choose another --out",
         )
     return run
 

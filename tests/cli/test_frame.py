@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hmlet.cli import app, main
+from hmlet.cli import app, console, main
 from hmlet.cli.console import Json, note, print_json, print_line
 from hmlet.errors import DataError, HmletError, MissingExtra
 from hmlet.version import VERSION
@@ -141,6 +141,18 @@ def test_json_stands_alone_on_standard_output(command: Register, capsys: pytest.
     assert err == "three users are new\n"
     assert main(["probe"]) == 0
     assert capsys.readouterr().out == "Zoë: half\n"
+
+
+def test_progress_is_a_line_now_and_then_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 29.0, 31.0, 31.0, 60.0, 61.0, 61.0])  # the start, and each call: asked once, or twice to speak
+    monkeypatch.setattr(console, "monotonic", lambda: next(clock))
+    with console.progress("training bpr") as advance:
+        for epoch in (1, 2, 3):
+            advance(epoch, 4, f"epoch {epoch}")
+        advance(9)
+    assert capsys.readouterr() == ("", "training bpr  50%  epoch 2\ntraining bpr\n")
 
 
 def test_a_number_that_json_does_not_have_is_refused() -> None:

@@ -149,6 +149,8 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "adjacency without items": ("f.txt", b"0\n1\n", [], ["no interactions"]),
     "adjacency of commas": ("f.txt", b"0,1,2\n", [], ["line 1", "'0,1,2'"]),
     # options
+    "a delimiter of two": ("f.csv", b"user::item\n1::2\n", ["--delimiter", "::"], ["'::' is not one", "sed"]),
+    "a delimiter of nothing": ("f.jsonl", b"{}\n", ["--delimiter", ";"], ["f.jsonl is read as jsonl", "leave"]),
     "unknown split": ("f.csv", GOOD, ["--split", "random"], ["no split 'random'", "leave-one-out"]),
     "two shares": ("f.csv", GOOD, ["--split", "ratio:0.8,0.2"], ["three shares"]),
     "shares over one": ("f.csv", GOOD, ["--split", "ratio:0.8,0.2,0.2"], ["sum to 1.2"]),

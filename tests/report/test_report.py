@@ -177,6 +177,20 @@ def test_the_command_compares_several_runs(runs: list[RunDirectory], tmp_path: P
     assert html.count("<td>lightgcn</td>") == 1
 
 
+def test_a_run_has_one_name_on_the_page(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0).random((DATA.n_users + DATA.n_items, 2))
+    paths = [tmp_path / name / "run" for name in "xy"]
+    for seed, path in enumerate(paths):
+        make_run(path, DATA, probability=chance, seed=seed)
+    out = tmp_path / "report.html"
+    assert main(["report", *map(str, paths), "--out", str(out)]) == 0
+    html = out.read_text(encoding="utf-8")
+    first, second = "hmlet-end (x/run)", "hmlet-end (y/run)"
+    assert f"<title>{first}, {second} on" in html
+    assert any(f"{one} is ahead of {other} by" in html for one, other in ((first, second), (second, first)))
+    assert "hmlet-end (run)" not in html
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")], ids=["desktop", "phone"])
 def test_a_browser_shows_all_of_it_and_fetches_nothing(page: Path, width: int, scheme: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import Server, log_lines
+from forked import Forked
+from serving import HMLET, Server, log_lines
 
 from hmlet.api import Run
 
@@ -152,23 +151,21 @@ def test_it_refuses_to_start(runs: Path, options: list[str]) -> None:
 
 def test_a_run_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     server = Server(str(tmp_path / "nope"))
-    log = server.process.communicate(timeout=60)[1]
-    assert server.process.returncode == 2
+    log = server.process.wait()
+    assert server.process.status == 2
     assert log.startswith("error: ")
     assert len(log.splitlines()) == 1
 
 
 def test_it_says_where_it_listens_once_it_does(runs: Path) -> None:
-    command = [sys.executable, "-m", "hmlet", "serve", str(runs / "first"), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        said = next((line for line in process.stderr if line.startswith("serving ")), "")
-        try:
-            address = said.removeprefix(f"serving {runs / 'first'} at ").removesuffix(" (Ctrl-C stops)\n")
-            assert httpx.get(f"{address}v1/ready", trust_env=False).status_code == 200
-        finally:
-            process.terminate()
-            process.communicate(timeout=30)
+    process = Forked(HMLET, "serve", str(runs / "first"), "--port", "0")
+    said = next((line for line in iter(process.line, "") if line.startswith("serving ")), "")
+    try:
+        address = said.removeprefix(f"serving {runs / 'first'} at ").removesuffix(" (Ctrl-C stops)\n")
+        assert httpx.get(f"{address}v1/ready", trust_env=False).status_code == 200
+    finally:
+        process.send(signal.SIGTERM)
+        process.wait(30)
 
 
 def test_a_taken_port_is_one_line(server: Server, runs: Path) -> None:

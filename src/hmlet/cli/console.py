@@ -8,11 +8,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hmlet.progress import Advance, silent
+from hmlet.progress import Advance
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -24,11 +25,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+LINE_SECONDS = 30.0
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 # A recipe, as train, plan and tune are told of it.
-Model = Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")]
+_MODEL = typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")
+Model = Annotated[str, _MODEL]
+MaybeModel = Annotated[str | None, _MODEL]
 Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
 
@@ -82,9 +86,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar on standard error when that is a terminal, silence otherwise."""
+    """A progress bar on standard error when that is a terminal, and a line now and then where it is a file."""
     if not (sys.stderr.isatty() and speaks()):
-        yield silent
+        yield _lines(title)
         return
     bar = _bar()
     with bar:
@@ -94,6 +98,19 @@ def progress(title: str) -> Iterator[Advance]:
             bar.update(task, completed=done, total=total, text=text)
 
         yield advance
+
+
+def _lines(title: str) -> Advance:
+    """Progress for a log, which keeps every line: one each LINE_SECONDS at the most, and none for short work."""
+    said_at = monotonic()
+
+    def advance(done: float, total: float | None = None, text: str = "") -> None:
+        nonlocal said_at
+        if monotonic() - said_at >= LINE_SECONDS:
+            said_at = monotonic()
+            note("  ".join(filter(None, [title, f"{done / total:.0%}" if total else "", text])))
+
+    return advance
 
 
 def _bar() -> Progress:

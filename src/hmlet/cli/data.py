@@ -95,6 +95,10 @@ def prepare(
         str | None,
         typer.Option("--format", help="csv, tsv, parquet, jsonl or adjacency; by default the suffix decides."),
     ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option("--delimiter", help="The character between fields of csv or tsv; the header shows , ; tab and |."),
+    ] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="The column of user ids; guessed from its name by default.")
     ] = None,
@@ -150,6 +154,7 @@ def prepare(
             files,
             columns=columns,
             format=format,
+            delimiter=delimiter,
             min_rating=min_rating,
             core=core,
             split=split,

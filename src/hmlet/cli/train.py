@@ -9,10 +9,11 @@ import typer
 
 from hmlet.cli.console import (
     Json,
-    Model,
+    MaybeModel,
     Overrides,
     Preset,
     app,
+    given,
     note,
     print_json,
     print_line,
@@ -24,15 +25,19 @@ from hmlet.cli.console import (
 
 @app.command()
 def train(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    model: Model,
+    model: MaybeModel = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
     preset: Preset = "hmlet",
     config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
     overrides: Overrides = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of --out.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the last checkpoint of --out; without --model, by its own recipe."),
+    ] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
     profiled: Annotated[
@@ -52,7 +57,15 @@ def train(
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed, known_name(data))
+    if model is not None:
+        recipe = resolve(model, preset, config, chosen, seed, known_name(data))
+    elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
+        from hmlet.runs import RunDirectory
+
+        recipe = RunDirectory.open(out).recipe()
+    else:
+        raise ConfigError("train needs --model", "for example --model hmlet-end; only --resume alone can do without it")
+    model = recipe.model.name
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
@@ -81,7 +94,8 @@ def train(
             )
 
         def listen(event: dict[str, Any]) -> None:
-            advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
+            at, last = event["epoch"], event["epochs"]
+            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}  {_best(event)}".rstrip())
             record(event)
 
         run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)

@@ -87,7 +87,7 @@ class Dataset:
         from hmlet.data.columns import Columns
         from hmlet.data.preparation import prepare_frame
 
-        columns = Columns(user, item, rating, timestamp, user_name, item_name)
+        columns = Columns(user, item, rating, timestamp, user_name, item_name, option="{}=")
         return prepare_frame(
             frame, columns=columns, min_rating=min_rating, core=core, split=split, seed=seed, name=name
         )

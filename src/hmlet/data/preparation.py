@@ -26,6 +26,7 @@ def prepare(
     *,
     columns: Columns = Columns(),  # noqa: B008 - frozen
     format: str | None = None,
+    delimiter: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
     split: str = DEFAULT_SPLIT,
@@ -51,7 +52,12 @@ def prepare(
         raise DataError("there is no file to read", "name at least one")
     advance(0, 4, "reading")
     interactions, part = _readers().read_files(
-        paths, _guessing(columns, rule, min_rating), format, min_rating, by_file=rule.kind == "files"
+        paths,
+        _guessing(columns, rule, min_rating),
+        format,
+        min_rating,
+        by_file=rule.kind == "files",
+        delimiter=delimiter,
     )
     if part is not None and len(paths) == 2:
         part *= 2  # the second of two files is the test part

@@ -34,13 +34,14 @@ def read_files(
     format: str | None = None,
     min_rating: float | None = None,
     by_file: bool = False,
+    delimiter: str | None = None,
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """The interactions of one or more files and, when asked `by_file`, the number of the file each stands in."""
     frames, untyped, described = [], [], []
     kinds: dict[str, str] = {}
     for number, path in enumerate(files):
         used = format or format_of(path)
-        with open_source(path, used, columns) as source:
+        with open_source(path, used, columns, delimiter) as source:
             frame, counts = _load(source, min_rating, kinds)
         frames.append(frame.with_columns(pl.lit(number, pl.UInt8).alias("part")) if by_file else frame)
         untyped.append(source.untyped)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hmlet.analysis.verdict import judged
 from hmlet.runs import RunDirectory
+from hmlet.stats import label_runs
 
 VARIANTS = ("all", "front", "middle", "end")
 
@@ -74,9 +75,5 @@ def _read(run: RunDirectory, label: str, scores: dict[str, Any] | None) -> RunMa
 
 
 def _labels(runs: Sequence[RunDirectory]) -> list[str]:
-    """The model's name, with the directory's where two runs share it."""
-    models = [str(run.record["model"]) for run in runs]
-    return [
-        model if models.count(model) == 1 else f"{model} ({run.path.resolve().name})"
-        for model, run in zip(models, runs, strict=True)
-    ]
+    """Each run's label by the rule of a comparison, so that a page has one name for a run; seeds keep apart here."""
+    return list(label_runs([(run.record["model"], str(at), str(run.path)) for at, run in enumerate(runs)]))

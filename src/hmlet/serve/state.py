@@ -1,9 +1,10 @@
-"""The run that is served: loaded and warm before the first request sees it, and swapped as one object."""
+"""The run that is served: loaded before the first request sees it, warm soon after, and swapped as one object."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from hmlet.analysis.gates import class_size, gate_share
 from hmlet.choices import CLASSES, GATES, Choices
 from hmlet.data import Csr, Dataset, Vocabulary
 from hmlet.data.interactions import Id
+from hmlet.errors import ConfigError
 from hmlet.evaluation import KNOWN, seen_items
 from hmlet.serve.approximate import Approximate
 from hmlet.serve.failures import Refusal
@@ -51,9 +53,16 @@ class Served:
         self.name = f"{run.record['model']}-{run.record['files']['factors.safetensors'][:12]}"
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
-        # Everything that is made on first use is made now, so that no request pays for it.
+        # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
         self.recommend([self.data.users.id(0)], 1)
         self.data.items.indices([self.data.items.id(0)])
+
+    def warm(self) -> None:
+        """Make what is otherwise made for the first newcomer, explanation, search and map, so that none pays for it."""
+        _ = self.degrees, self._searchable, self._choices
+        known = self.data.items.id(int(self.degrees["item"].argmax()))
+        with suppress(ConfigError):  # a run that cannot fold in tells whoever asks for it
+            self.recommend_new([known], 1)
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -190,5 +199,7 @@ class Shelf:
     def reload(self, path: Path | None = None) -> Served:
         """Serve another run, or the same directory read again; one that cannot be loaded leaves the old in place."""
         with self._one_at_a_time:
-            self.current = self._open(path or self.current.path)
-            return self.current
+            served = self._open(path or self.current.path)
+            served.warm()
+            self.current = served
+            return served
