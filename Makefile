@@ -5,6 +5,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORKERS ?= auto
 
+# Set-up leaves compiling to the first import (scripts/bootstrap.py). Where the environment forbids Python to keep what
+# it compiled, every process would compile all of PyTorch again, and the tests start many.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check pytest test-slow format docs lock audit browser clean
 

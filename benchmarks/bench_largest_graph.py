@@ -68,7 +68,7 @@ def _epoch(
     began = _now(device)
     for step in range(count):
         steps.take(step, 1)
-    steps.mean_loss(1)
+    steps.mean_loss()
     seconds = _now(device) - began
     plan = memory_plan(recipe, Sizes(data.n_users, data.n_items, graph.n_edges), device.type)
     return {

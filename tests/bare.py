@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def run_bare(directory: Path, *arguments: str, timeout: float = 300) -> subproce
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
+@cache
 def forbidden_modules() -> set[str]:
     """The top-level modules that only packages outside the core bring."""
     allowed = core_distributions() | {"hmlet"}

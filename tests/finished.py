@@ -8,12 +8,13 @@ from planted import checkerboard
 
 from hmlet.api import Run, fit
 from hmlet.config import MODELS, resolve
+from hmlet.data import Dataset
 
 NAMES = tuple(MODELS)
 SMALL = ["train.epochs=4", "train.batch_size=128", "model.embedding_size=8", "train.learning_rate=0.02"]
 
 
-def finished(model: str, out: Path, *overrides: str) -> Run:
-    """A run of a model on a small checkerboard."""
+def finished(model: str, out: Path, *overrides: str, data: Dataset | None = None) -> Run:
+    """A run of a model on a small checkerboard, or on other small data."""
     gates = ["model.gate_hidden=[8]", "model.gate_warmup=0"] if model.startswith("hmlet") else []
-    return fit(checkerboard(), resolve(model, overrides=[*SMALL, *gates, *overrides]), out, device="cpu")
+    return fit(data or checkerboard(), resolve(model, overrides=[*SMALL, *gates, *overrides]), out, device="cpu")

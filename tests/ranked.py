@@ -78,7 +78,8 @@ def train_all(out: Path, ranks: Ranks = ALONE) -> dict[str, list[float]]:
     return found
 
 
-def together(out: Path) -> None:
+def together(directory: str) -> None:
+    out = Path(directory)
     with joined() as ranks:
         losses = train_all(out, ranks)
         Run.open(out / "hmlet-end").export(out / "topn.parquet", 5, ranks=ranks)
@@ -111,7 +112,7 @@ def die() -> None:
 if __name__ == "__main__":
     how, *rest = sys.argv[1:]
     if how == "together":
-        together(Path(rest[0]))
+        together(rest[0])
         sys.exit()
     rank, when, *arguments = rest
     if os.environ["RANK"] == rank and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from forked import Forked
 from starlette.testclient import TestClient
 
 from hmlet.api import Run, fit
@@ -45,6 +45,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+HMLET = "import hmlet.cli; hmlet.cli.run()"
 # `hmlet serve` with another patience than the ten seconds that it always has.
 IMPATIENT = """\
 import sys
@@ -52,7 +53,8 @@ from pathlib import Path
 from hmlet.api import Run
 from hmlet.serve.server import serve
 from hmlet.serve.settings import Limits, Settings
-serve(Path(sys.argv[1]), Run.open, Settings(port=int(sys.argv[3]), limits=Limits(seconds=float(sys.argv[4]))))
+run, port, seconds = sys.argv[1:]
+serve(Path(run), Run.open, Settings(port=int(port), limits=Limits(seconds=float(seconds))))
 """
 
 
@@ -62,14 +64,14 @@ class Server:
     def __init__(self, *arguments: str, port: int | None = None, seconds: float | None = None) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "hmlet", "serve", *arguments, "--port", str(self.port)]
-        if seconds is not None:
-            command = [sys.executable, "-c", IMPATIENT, arguments[0], "--port", str(self.port), str(seconds)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        if seconds is None:
+            self.process = Forked(HMLET, "serve", *arguments, "--port", str(self.port))
+        else:
+            self.process = Forked(IMPATIENT, *arguments, str(self.port), str(seconds))
 
     def wait_until_ready(self) -> Server:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.process.poll() is None:
+        while time.monotonic() < deadline and self.process.status is None:
             try:
                 if httpx.get(f"{self.url}/v1/ready", trust_env=False).status_code == 200:
                     return self
@@ -82,8 +84,8 @@ class Server:
 
     def stop(self) -> str:
         """The log, after SIGTERM and an end in good time."""
-        self.process.terminate()
-        return self.process.communicate(timeout=30)[1]
+        self.process.send(signal.SIGTERM)
+        return self.process.wait(30)
 
 
 def error_of(response: httpx.Response) -> dict[str, str]:

@@ -119,6 +119,7 @@ def test_overrides_are_toml_or_plain_words() -> None:
         ("model.layers=17", ["model.layers", "17"]),
         ('model.gate_types=["gated"]', ["1 entries for 4 layers", "give one a layer"]),
         ("seed=-1", ["seed", "-1"]),
+        ("seed.x=2", ["seed.x=2", "model.*, train.*, seed"]),
         ("epochs=5", ["epochs=5", "section.key=value", "train.epochs=20"]),
         ("train.epochs", ["train.epochs", "section.key=value"]),
         ("train.=5", ["train.=5", "section.key=value"]),
@@ -129,6 +130,12 @@ def test_overrides_are_toml_or_plain_words() -> None:
 def test_a_wrong_override_is_named_with_its_fix(override: str, words: list[str]) -> None:
     text = message(resolve, "hmlet-end", overrides=[override])
     assert all(word in text for word in words), text
+
+
+def test_a_section_is_refused_whatever_went_before_it(tmp_path: Path) -> None:
+    assert "'seed.x=2'" in message(resolve, "bpr", overrides=["seed=1", "seed.x=2"])
+    assert "'seed.x=2'" in message(resolve, "bpr", config=write(tmp_path, "seed = 3"), overrides=["seed.x=2"])
+    assert "'seed.x=2'" in message(resolve("bpr").changed, ["seed.x=2"])
 
 
 def test_a_key_of_another_model_is_refused() -> None:
@@ -160,6 +167,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     assert "'fast'" in unknown
     assert "--preset hmlet" in unknown
     assert "--preset hmlet" in message(resolve, "bpr", "authors")
+    assert "'gpu/gowalla'" in message(resolve, "hmlet-end", "gpu/gowalla")  # a directory of recipes, and no preset
     assert "hmlet or gpu or paper or authors" in message(resolve, "hmlet-end", "fast")
     assert "name" in message(Recipe.from_toml, "[model]\nlayers = 3")
     assert "model" in message(Recipe.from_toml, "seed = 3")

@@ -1,6 +1,7 @@
 """Training on several processes is training on one: losses, factors, files, and what happens when a rank is gone.
 
-The processes are real, started by torchrun, and talk by Gloo.
+The processes are real and talk by Gloo. Where one of them dies, torchrun itself starts them; else they are forked, with
+the variables that torchrun would set.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 import ranked
 import torch
+from forked import Forked
 from planted import checkerboard
+from serving import free_port
 
 from hmlet import cli, training
 from hmlet.api import Run
@@ -58,8 +61,14 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every case on two ranks."""
     out = tmp_path_factory.mktemp("two")
-    done = torchrun(2, SCRIPT, "together", str(out))
-    assert done.returncode == 0, done.stderr
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "none"}
+    code = "import sys, ranked; ranked.together(sys.argv[1])"
+    processes = [
+        Forked(code, str(out), RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", OMP_NUM_THREADS="1", **place)
+        for rank in ("0", "1")
+    ]
+    written = [process.wait(240) for process in processes]
+    assert [process.status for process in processes] == [0, 0], written
     return out
 
 

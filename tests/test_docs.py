@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,3 +90,13 @@ def test_every_decision_stands_in_the_index() -> None:
     records = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     assert records
     assert re.findall(r"\]\((\d{4}-[^)]+)\)", index) == records
+
+
+def test_the_layers_that_are_shown_are_those_that_are_checked() -> None:
+    record = (ROOT / "docs" / "decisions" / "0001-layout-and-layers.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```\n(.*?)^```$", record, flags=re.MULTILINE | re.DOTALL)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    (checked,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert shown.splitlines() == checked

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hmlet import evaluation
 from hmlet.data import Dataset
-from hmlet.errors import ConfigError
+from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.evaluation import Membership, evaluate, mask_parts, rank_blocks
 
 CASES = [("valid", "train"), ("test", "train"), ("test", "train+valid")]
@@ -127,11 +127,24 @@ def test_the_checkerboard_holds_what_it_says() -> None:
     assert set(np.bincount(train.items)) == {20}, "no item is special"
 
 
+def test_progress_counts_users_up_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, factors = random_case(3)
+    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 4 * N_ITEMS)
+    monkeypatch.setattr(evaluation, "JOINED", 2)
+    told: list[tuple[float, float | None]] = []
+    found = evaluate(factors, data, "test", advance=lambda done, total=None, text="": told.append((done, total)))
+    users = len(found.users)
+    assert told == [(min(done, users), users) for done in range(2, users + 2, 2)]
+
+
 def test_nobody_to_evaluate() -> None:
+    factors = torch.ones(2, 2), torch.ones(3, 2)
     data = planted.dataset(2, 3, train=[(0, 0), (1, 1)])
-    empty = evaluate((torch.ones(2, 2), torch.ones(3, 2)), data, "test")
-    assert len(empty.users) == 0
-    assert set(empty.metrics.values()) == {0.0}
+    with pytest.raises(NothingHeldOut, match="no user of planted has a held-out item in the test part: prepare it"):
+        evaluate(factors, data, "test")
+    data = planted.dataset(2, 3, train=[(0, 0), (1, 1)], valid=[(0, 1)])
+    with pytest.raises(NothingHeldOut, match="in the test part: use --split valid"):
+        evaluate(factors, data, "test")
 
 
 def test_membership() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from finished import NAMES, finished
+from planted import dataset
 
 from hmlet.api import Run
 from hmlet.explanation import sentence
@@ -67,8 +69,25 @@ def test_the_sentence_names_user_item_and_the_strongest_reason(run: Run) -> None
     assert parts["sentence"].endswith(".")
     assert "u5" in parts["sentence"]
     assert "i0 scores" in parts["sentence"]
-    if parts["carried_by"][0]["contribution"] > 0:
-        assert f"because of {parts['carried_by'][0]['item']} " in parts["sentence"]
+    strongest = parts["carried_by"][0 if parts["score"] > 0 else -1]
+    if strongest["contribution"] * parts["score"] > 0:
+        assert f" for u5: {strongest['item']} (" in parts["sentence"]
+    assert "(the user already has it)" in run.explain("u5", parts["carried_by"][0]["item"])["sentence"]
+
+
+@pytest.mark.parametrize("model", ["hmlet-end", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf"])
+def test_a_user_without_training_items_is_explained_by_layers_alone(model: str, tmp_path: Path) -> None:
+    train = [(user, item) for user in range(6) for item in range(6) if (user + item) % 3]
+    data = dataset(7, 6, train=train, valid=[(6, 0)], test=[(6, 1)])
+    run = finished(model, tmp_path / "run", data=data)
+    fold = run.fold_in
+    torch.testing.assert_close(fold.edited_user(6, [[]])[0], run.factors[0][6], rtol=1e-5, atol=1e-6)
+    parts = run.explain("u6", "i2")
+    score = float(run.factors[0][6].double() @ run.factors[1][2].double())
+    assert (parts["carried_by"], parts["seen"]) == ([], False)
+    assert parts["score"] == parts["remainder"] == pytest.approx(score, abs=1e-12)
+    assert sum(layer["contribution"] for layer in parts["layers"]) == pytest.approx(score, abs=1e-6)
+    assert "u6, who has no training items" in parts["sentence"]
 
 
 def test_a_linear_model_by_hand(tmp_path: Path) -> None:
@@ -95,11 +114,12 @@ def test_a_linear_model_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_sentence_by_hand() -> None:
-    parts = {
+    parts: dict[str, Any] = {
         "user": 7,
         "item": 100,
         "name": "Naima",
         "score": 1.5,
+        "seen": False,
         "layers": [{"layer": 0, "contribution": 0.5}, {"layer": 1, "contribution": 1.0}],
         "gates": [
             {
@@ -115,9 +135,40 @@ def test_a_sentence_by_hand() -> None:
         ],
     }
     assert sentence(parts) == (
-        "Naima scores 1.5 for 7, mostly because of So What (+0.75) and 300 (+0.0123); layer 1 carries the largest part"
+        "Naima scores 1.5 for 7: So What (+0.75) and 300 (+0.0123) speak for it, 51% of the score together, "
+        "the rest is other items and the user's own embedding; layer 1 carries the largest part"
         ", and at layer 1 the gate chose "
         "the linear branch for the user (75%) and the non-linear one for the item (50%)."
     )
-    alone = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": []}  # type: ignore[index]
-    assert sentence(alone) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."
+    plain = {**parts, "gates": [], "seen": True, "score": -0.4}
+    plain["layers"] = [{"layer": 0, "contribution": -0.5}, {"layer": 1, "contribution": 0.1}]
+    assert sentence(plain) == (
+        "Naima scores -0.4 for 7 (the user already has it): Blue in Green (-0.1) speaks against it, 25% of the score, "
+        "the rest is other items and the user's own embedding; layer 0 carries the largest part."
+    )
+    against = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": parts["carried_by"][2:]}
+    assert sentence(against) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."
+    helpful = {**against, "score": -1.0, "carried_by": parts["carried_by"][:1]}
+    assert "7, although none of the user's items speaks against it." in sentence(helpful)
+    assert sentence({**against, "carried_by": []}) == (
+        "Naima scores 1.5 for 7, who has no training items, so that no item explains it."
+    )
+
+
+def test_a_sentence_names_the_three_strongest_and_what_balances_them() -> None:
+    carried = [{"item": f"i{at}", "contribution": part} for at, part in enumerate([0.9, 0.5, 0.1, 0.05])]
+    parts: dict[str, Any] = {"user": "u", "item": "x", "score": 1.0, "seen": False, "carried_by": carried}
+    parts |= {"layers": [{"layer": 0, "contribution": 1.0}], "gates": []}
+    assert sentence(parts) == (
+        "x scores 1 for u: i0 (+0.9), i1 (+0.5) and i2 (+0.1) speak most for it, 150% of the score together, "
+        "balanced by other items and the user's own embedding."
+    )
+    against = [{**each, "contribution": -each["contribution"]} for each in reversed(carried)]
+    assert sentence({**parts, "score": -2.0, "carried_by": against}) == (
+        "x scores -2 for u: i0 (-0.9), i1 (-0.5) and i2 (-0.1) speak most against it, 75% of the score together, "
+        "the rest is other items and the user's own embedding."
+    )
+    assert (
+        sentence({**parts, "score": 0.0, "carried_by": against[-1:]})
+        == "x scores 0 for u: i0 (-0.9) speaks against it."
+    )

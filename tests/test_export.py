@@ -89,7 +89,8 @@ def test_export_of_a_trained_run_has_every_user(run: Run, tmp_path: Path) -> Non
 
 
 def test_export_says_what_recommend_says(run: Run, tmp_path: Path) -> None:
-    run.export(tmp_path / "two.jsonl", 4, ["u7", "u3"], "train+valid", allow=["i1", "i3", "i5", "i7"], deny=["i3"])
+    """Without a word about the mask, too: nobody is offered what he has."""
+    run.export(tmp_path / "two.jsonl", 4, ["u7", "u3"], allow=["i1", "i3", "i5", "i7"], deny=["i3"])
     answers = run.recommend(["u7", "u3"], 4, allow=["i1", "i3", "i5", "i7"], deny=["i3"])
     expected = [
         {"user": answer["user"], "item": each["item"], "rank": rank, "score": each["score"]}
@@ -98,6 +99,14 @@ def test_export_says_what_recommend_says(run: Run, tmp_path: Path) -> None:
     ]
     assert rows(tmp_path / "two.jsonl") == expected
     assert {row["item"] for row in expected} <= {"i1", "i5", "i7"}
+    export.export(run, tmp_path / "all.jsonl", run.data.n_items)
+    known = {
+        (f"u{user}", f"i{item}")
+        for part in ("train", "valid")
+        for user, item in zip(run.data.user[run.data.slice(part)], run.data.item[run.data.slice(part)], strict=True)
+    }
+    exported = {(row["user"], row["item"]) for row in rows(tmp_path / "all.jsonl")}
+    assert exported == {(f"u{user}", f"i{item}") for user in range(48) for item in range(24)} - known
 
 
 def numbered() -> Planted:
@@ -152,8 +161,15 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
 def test_mistakes_are_named(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"topn\.xlsx does not end in \.parquet, \.csv, \.jsonl"):
         run.export(tmp_path / "topn.xlsx")
-    with pytest.raises(ConfigError, match="k = 0 is not positive"):
+    with pytest.raises(ConfigError, match="k = 0 is not the length of a list"):
         run.export(tmp_path / "topn.csv", 0)
+    for ask in (
+        lambda: run.recommend(["u1"], 0),
+        lambda: run.recommend_new([["i1"]], 0),
+        lambda: run.similar_items("i1", 0),
+    ):
+        with pytest.raises(ConfigError, match="k = 0 is not the length of a list"):
+            ask()
     with pytest.raises(ConfigError, match="there is no mask 'all'"):
         run.export(tmp_path / "topn.csv", mask="all")
     with pytest.raises(UnknownId, match="item 'i77'"):

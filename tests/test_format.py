@@ -47,6 +47,19 @@ def test_an_old_run_says_what_it_said(old: Run) -> None:
     assert Run.open(old.directory.path).evaluate("test", "train", 20).metrics == metrics
 
 
+def test_evaluations_that_hold_k_in_32_bits_are_kept_beside_longer_lists(old: Run) -> None:
+    first, stored = old.evaluate("test", "train", 20), old.directory.read_table("per_user.parquet")
+    as_before = stored.set_column(stored.column_names.index("k"), "k", stored["k"].cast("int32"))
+    old.directory.write_table("per_user.parquet", as_before)
+    old.directory.write_record()
+    again = Run.open(old.directory.path)
+    longer = again.evaluate("test", "train", 3_000_000_000)
+    assert longer.metrics["recall"] == 1.0
+    assert longer.metrics["precision"] == pytest.approx(1 / 3_000_000_000)  # each user has one test item
+    for k, found in ((20, first), (3_000_000_000, longer)):
+        assert Run.open(old.directory.path).evaluate("test", "train", k).metrics == found.metrics
+
+
 def test_an_old_models_weights_give_its_stored_layers_and_gates(old: Run) -> None:
     graph = training_graph(old.data)
     model = build(old.recipe.model, graph, torch.Generator())

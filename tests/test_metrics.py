@@ -61,6 +61,7 @@ def test_k_beyond_the_catalogue() -> None:
     values = of_one([1, 1, 1], 3, 5)
     assert (values["ndcg"], values["recall"], values["map"]) == (1.0, 1.0, 1.0)
     assert values["precision"] == pytest.approx(3 / 5)
+    assert of_one([1, 1, 1], 3, 10**15)["ndcg"] == 1.0, "nothing is made that is as long as k"
 
 
 def test_values_are_float64() -> None:

@@ -207,6 +207,16 @@ def test_gates_may_be_halved() -> None:
     assert [change.what for change in changes(chosen, LARGE, "cuda", 1, needed)] == ["--set model.gate_hidden=[16,3]"]
 
 
+def test_layers_whose_types_were_given_are_left_alone() -> None:
+    """Fewer layers are offered for the variant's own types, and not where each layer's type was said."""
+    free = memory_plan(recipe("hmlet-end", "model.layers=2"), LARGE, "cuda").total
+    types = 'model.gate_types=["linear", "linear", "gated", "gated"]'
+    for settings, offered in (([], True), ([types], False)):
+        found = [change.what for change in changes(recipe("hmlet-end", *settings), LARGE, "cuda", 1, free)]
+        assert found
+        assert any("model.layers" in what for what in found) == offered
+
+
 def test_ranks_on_cpu_share_its_memory() -> None:
     assert fits(100, "cpu", 4, 400)
     assert not fits(101, "cpu", 4, 400)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hmlet.errors import ConfigError
 from hmlet.ranking import GROUP, NO_ITEM, Prepared, scores_room, top_k
 
 Pairs = tuple[Tensor, Tensor]
@@ -117,6 +118,12 @@ def test_fewer_items_than_asked_for() -> None:
     many = top_k(torch.ones(1, 1), normal(1, 300, 1), 5, pairs([set(range(2, 300))]))
     assert sorted(many.items_BK[0, :2].tolist()) == [0, 1]
     assert many.items_BK[0, 2:].tolist() == [NO_ITEM] * 3
+
+
+@pytest.mark.parametrize("k", [0, -1, 2**63])
+def test_a_length_that_no_list_has_is_refused(k: int) -> None:
+    with pytest.raises(ConfigError, match=f"k = {k} is not the length of a list: use -k 20"):
+        top_k(normal(0, 2, 3), normal(1, 4, 3), k)
 
 
 def test_only_allowed_items_come_back() -> None:

@@ -8,35 +8,25 @@ a random time.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from planted import checkerboard
 
 from hmlet.data import Dataset
 from hmlet.runs import RunDirectory
 
-# A process that has imported everything forks a child for each training, so that none pays for the imports again.
-# It reads `[operation, [argument, …]]` a line, answers with the child's pid, and then with how the child ended. The
-# child kills itself at its operation-th file operation (never, where that is 0).
-ZYGOTE = """
-import json, os, signal, sys
-import torch
+# With the arguments N train … it kills itself at its Nth file operation (never, where N is 0).
+CHILD = """
+import os, signal, sys
 import hmlet.runs as runs
 from hmlet.cli import main
-import hmlet.training, hmlet.data.catalog
 
-torch.set_num_threads(1)
-countdown = 0
+countdown = int(sys.argv[1])
 
 def counted(function, half_done=None):
     def wrapper(*arguments, **options):
@@ -57,41 +47,19 @@ runs.save_file = counted(runs.save_file, half_a_file)
 runs.os.replace = counted(os.replace)
 runs.os.fsync = counted(os.fsync)
 runs.RunDirectory.remove = counted(runs.RunDirectory.remove)
-
-for line in sys.stdin:
-    countdown, arguments = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.dup2(2, 1)
-        status = main(arguments)
-        sys.stderr.flush()
-        os._exit(status)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+sys.exit(main(sys.argv[2:]))
 """
 
 
-class Trainings:
-    """Starts trainings as children of one warm process."""
-
-    def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen([sys.executable, "-c", ZYGOTE], env=environment, text=True, **pipes)
-
-    def run(self, data: Path, out: Path, operation: int = 0, kill_after: float | None = None) -> int:
-        """The exit status of one training, minus the signal where one ended it."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        arguments = ["train", str(data), "--out", str(out), "--resume", *OPTIONS]
-        self.process.stdin.write(json.dumps([operation, arguments]) + "\n")
-        self.process.stdin.flush()
-        child = int(self.process.stdout.readline())
-        if kill_after is not None:
-            time.sleep(kill_after)
-            with suppress(ProcessLookupError):  # it was quicker than the kill
-                os.kill(child, signal.SIGKILL)
-        return int(self.process.stdout.readline())
+def train(data: Path, out: Path, operation: int = 0, kill_after: float | None = None) -> int:
+    """The exit status of one training, minus the signal where one ended it."""
+    process = Forked(CHILD, str(operation), "train", str(data), "--out", str(out), "--resume", *OPTIONS)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        process.send(signal.SIGKILL)
+    process.wait()
+    assert process.status is not None
+    return process.status
 
 
 OPTIONS = [
@@ -108,14 +76,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return planted.save(tmp_path_factory.mktemp("resume") / "data")
 
 
-@pytest.fixture(scope="module")
-def trainings() -> Iterator[Trainings]:
-    started = Trainings()
-    yield started
-    started.process.kill()
-    started.process.wait()
-
-
 def digest(out: Path) -> str:
     """A hash over the bytes of everything that training decides."""
     tensors = {
@@ -130,31 +90,30 @@ def digest(out: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def untouched(data: Path, trainings: Trainings, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
+def untouched(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
     """The hash of a run that nobody killed, and how long it took."""
     out = tmp_path_factory.mktemp("untouched") / "run"
+    Forked("").wait()  # the first of all waits for what it is forked from
     began = time.monotonic()
-    assert trainings.run(data, out) == 0
+    assert train(data, out) == 0
     return digest(out), time.monotonic() - began
 
 
-def kills_until_done(
-    trainings: Trainings, data: Path, out: Path, rng: random.Random, inside: bool, seconds: float
-) -> int:
+def kills_until_done(data: Path, out: Path, rng: random.Random, inside: bool, seconds: float) -> int:
     """Kill a training up to three times, then let it finish; returns how many kills hit it."""
     kills = 0
     for _ in range(3):
         operation = rng.randrange(1, 60) if inside else 0
-        status = trainings.run(data, out, operation, None if inside else rng.uniform(0.0, 1.0) * seconds)
+        status = train(data, out, operation, None if inside else rng.uniform(0.0, 1.0) * seconds)
         if status == 0:
             break
         assert status == -signal.SIGKILL
         kills += 1
-    assert trainings.run(data, out) == 0
+    assert train(data, out) == 0
     return kills
 
 
-def campaign(trainings: Trainings, data: Path, tmp_path: Path, untouched: tuple[str, float], wanted: int) -> None:
+def campaign(data: Path, tmp_path: Path, untouched: tuple[str, float], wanted: int) -> None:
     """At least half of `wanted` kills inside a save, and as many at a random time; every run must end the same."""
     whole, seconds = untouched
     rng = random.Random(wanted)
@@ -164,16 +123,16 @@ def campaign(trainings: Trainings, data: Path, tmp_path: Path, untouched: tuple[
             return
         inside = counts[True] <= counts[False]
         out = tmp_path / str(attempt)
-        counts[inside] += kills_until_done(trainings, data, out, rng, inside, seconds)
+        counts[inside] += kills_until_done(data, out, rng, inside, seconds)
         assert digest(out) == whole
         assert not list(out.glob("*.tmp"))
     pytest.fail("the kills come too late to hit anything")
 
 
-def test_ten_kills(trainings: Trainings, data: Path, tmp_path: Path, untouched: tuple[str, float]) -> None:
-    campaign(trainings, data, tmp_path, untouched, 10)
+def test_ten_kills(data: Path, tmp_path: Path, untouched: tuple[str, float]) -> None:
+    campaign(data, tmp_path, untouched, 10)
 
 
 @pytest.mark.slow
-def test_two_hundred_kills(trainings: Trainings, data: Path, tmp_path: Path, untouched: tuple[str, float]) -> None:
-    campaign(trainings, data, tmp_path, untouched, 200)
+def test_two_hundred_kills(data: Path, tmp_path: Path, untouched: tuple[str, float]) -> None:
+    campaign(data, tmp_path, untouched, 200)

@@ -150,6 +150,9 @@ def test_the_conclusion_says_who_by_how_much_and_whether_by_chance() -> None:
     clear = stats.compare({"a": [noisy(1, 0.05)], "b": [noisy(2)]}).conclusion()
     assert clear.startswith("a is ahead of b by ")
     assert "chance" not in clear
+    quarter = stats.compare({"a": [scored(0.5, 0.41)], "b": [scored(0.4, 0.49)]})
+    assert "by 2.25 % NDCG@20" in quarter.conclusion()  # to the digits of the table's %improvement
+    assert "2.25 %" in quarter.markdown()
     unclear = stats.compare({"a": [scored(0.3, 0.1, 0.2)], "b": [scored(0.1, 0.2, 0.2)]}).conclusion()
     assert "which may be chance" in unclear
 
@@ -197,6 +200,13 @@ def test_two_recipes_of_one_model_are_told_apart() -> None:
 def test_runs_of_a_single_recipe_are_compared_one_by_one() -> None:
     assert stats.label_runs([("end", "r", "a"), ("end", "r", "b")]) == {"end (a)": [0], "end (b)": [1]}
     assert stats.label_runs([("end", "r", "a"), ("end", "r", "a")]) == {"end (a)": [0], "end (a) #2": [1]}
+
+
+def test_a_label_has_as_much_of_the_path_as_tells_runs_apart() -> None:
+    runs = [("end", "r", "/long/way/x/run"), ("end", "r", "/long/way/y/run"), ("end", "r", "z")]
+    assert list(stats.label_runs(runs)) == ["end (x/run)", "end (y/run)", "end (z)"]
+    nested = [("end", "r", "run"), ("end", "r", "x/run"), ("end", "r", ".")]
+    assert list(stats.label_runs(nested)) == ["end (run)", "end (x/run)", "end (.)"]
 
 
 def naive_bootstrap(values: Floats, resamples: int, rng: np.random.Generator) -> Floats:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bare import run_bare
+from forked import Forked
 from planted import checkerboard, dataset, random_pairs
 
 from hmlet import graph, planning, steps, training
@@ -182,10 +181,15 @@ def test_resume_refuses_other_data_and_another_recipe(tmp_path: Path) -> None:
     with pytest.raises(training.StopTraining):
         fit(tmp_path / "run", listener=stop)
     before = (tmp_path / "run" / CHECKPOINT).read_bytes()
-    with pytest.raises(RunError, match="other data"):
-        fit(tmp_path / "run", data=checkerboard(users=12), resume=True)
-    with pytest.raises(RunError, match="another recipe"):
-        fit(tmp_path / "run", recipe("bpr", "train.learning_rate=0.01"), resume=True)
+    names = r"checkerboard \(\w{12}\) there and other \(\w{12}\) here"
+    with pytest.raises(RunError, match=f"other data: {names}"):
+        fit(tmp_path / "run", data=dataset(2, 3, "other", train=[(0, 0), (1, 1)]), resume=True)
+    changes = ["train.learning_rate=0.01", "train.epochs=9"]
+    words = r"train\.epochs is 4 there and 9 here, train\.learning_rate is 0\.02 there and 0\.01 here: leave --model"
+    with pytest.raises(RunError, match=f"another recipe than the one given: {words}"):
+        fit(tmp_path / "run", recipe("bpr", *changes), resume=True)
+    with pytest.raises(RunError, match=r"model\.name is bpr there and lightgcn here, .* more"):
+        fit(tmp_path / "run", recipe("lightgcn", *changes), resume=True)
     with pytest.raises(RunError, match="exists already"):
         fit(tmp_path / "run")
     assert (tmp_path / "run" / CHECKPOINT).read_bytes() == before
@@ -210,6 +214,23 @@ def test_resume_refuses_another_version_unless_the_run_is_finished(name: str, ot
     finished.record["versions"][name] = other
     finished.write_record()
     assert fit(tmp_path / "run", resume=True).record == finished.record
+
+
+def test_resume_without_a_recipe_takes_the_runs_own(
+    tmp_path: Path, whole: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        raise training.StopTraining
+
+    prepared = checkerboard().save(tmp_path / "data")
+    with pytest.raises(training.StopTraining):
+        fit(tmp_path / "run", listener=stop)
+    command = ["train", str(prepared), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    for more in ([], ["--resume", "--set", "train.epochs=4"], ["--resume", "--preset", "hmlet"]):
+        assert main([*command, *more]) == 2
+        assert "error: train needs --model" in capsys.readouterr().err
+    assert main([*command, "--resume"]) == 0
+    assert same(RunDirectory.open(tmp_path / "run"), whole)
 
 
 def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
@@ -237,6 +258,14 @@ def test_a_device_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(training.choose_device("auto")) == "cpu"
 
 
+def test_data_that_no_triplet_can_be_drawn_from_leaves_no_run(tmp_path: Path) -> None:
+    everything = dataset(1, 1, train=[(0, 0)])
+    with pytest.raises(DataError, match="an item left to compare it with"):
+        fit(tmp_path / "run", data=everything)
+    assert not (tmp_path / "run").exists()
+    assert fit(tmp_path / "run", recipe("wrmf"), everything).finished
+
+
 def test_too_little_memory_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,8 +286,8 @@ def test_too_many_edges_are_refused_before_memory_is_looked_at(tmp_path: Path, m
 
 # -- real processes -----------------------------------------------------------------------------------------------
 
-# `python -c CHILD "SIGINT SIGTERM" train …` sends itself these signals in the middle of its 11th step; "wait" makes
-# it say so there, and go on when its standard input ends.
+# With the arguments "SIGINT SIGTERM" train … it sends itself these signals in the middle of its 11th step; "wait"
+# makes it say so there, and go on when its standard input ends.
 CHILD = """
 import os, signal, sys
 from hmlet.cli import main
@@ -292,20 +321,18 @@ def arguments(prepared: Path, out: Path) -> list[str]:
     return ["train", str(prepared), "--model", "bpr", "--device", "cpu", "--out", str(out), *chosen]
 
 
-def start(act: str, prepared: Path, out: Path) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", CHILD, act, *arguments(prepared, out)]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+def start(act: str, prepared: Path, out: Path) -> Forked:
+    return Forked(CHILD, act, *arguments(prepared, out))
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_saves_and_says_how_to_go_on(name: str, prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
     out = tmp_path / "run"
     process = start(name, prepared, out)
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 130, errors
-    assert "--resume" in errors
-    assert "Traceback" not in errors
+    written = process.wait()
+    assert process.status == 130, written
+    assert "--resume" in written
+    assert "Traceback" not in written
     saved = RunDirectory.open(out).load_checkpoint()
     assert saved is not None
     assert saved[1]["step"] == 11  # the step in which the signal came is done, and no other
@@ -317,8 +344,8 @@ def test_a_signal_saves_and_says_how_to_go_on(name: str, prepared: Path, tmp_pat
 def test_a_second_signal_ends_it_at_once(names: str, prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
     out = tmp_path / "run"
     process = start(names, prepared, out)
-    process.communicate(timeout=100)
-    assert process.returncode == -signal.Signals[names.split()[1]]
+    process.wait()
+    assert process.status == -signal.Signals[names.split()[1]]
     saved = RunDirectory.open(out).load_checkpoint()
     assert saved is not None
     assert saved[1]["step"] == 10  # the one before the step that never ended
@@ -329,15 +356,15 @@ def test_a_second_signal_ends_it_at_once(names: str, prepared: Path, tmp_path: P
 def test_of_two_processes_one_writes(prepared: Path, tmp_path: Path, whole: RunDirectory) -> None:
     out = tmp_path / "run"
     process = start("wait", prepared, out)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
+    while process.line() != "waiting\n":
+        assert process.status is None
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     for resume in (True, False):
         with pytest.raises(RunError, match="another process"):
             fit(out, data=Dataset.load(prepared), resume=resume)
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
+    written = process.wait()
+    assert process.status == 0, written
     assert same(RunDirectory.open(out), whole)
 
 
@@ -352,11 +379,13 @@ def test_a_recipe_for_a_gpu_is_said_to_be_one_on_a_cpu(
 def test_training_needs_the_core_dependencies_only(prepared: Path, tmp_path: Path) -> None:
     """As on a GPU box with little more than PyTorch: train, evaluate and analyze a prepared directory."""
     settings = [part for setting in [*SETTINGS, "model.gate_hidden=[8]"] for part in ("--set", setting)]
-    for command in (
+    commands = [
         ["train", str(prepared), "--model", "hmlet-end", "--device", "cpu", "--out", "run", *settings],
         ["evaluate", "run", "--json"],
         ["analyze", "run", "--json"],
-    ):
-        done = run_bare(tmp_path, "-m", "hmlet", *command)
-        assert done.returncode == 0, done.stderr
+    ]
+    done = run_bare(
+        tmp_path, "-c", f"from hmlet.cli import main; assert [main(each) for each in {commands}] == [0] * 3"
+    )
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "gates.parquet").is_file()

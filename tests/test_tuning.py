@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import textwrap
 import threading
 import warnings
@@ -18,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from bare import run_bare
+from forked import Forked
 
 from hmlet.config import MODELS, Recipe, resolve
 from hmlet.data import Dataset, Interactions, Vocabulary
-from hmlet.errors import ConfigError, TrainingError
+from hmlet.errors import ConfigError, HmletError, TrainingError
 from hmlet.training import Interrupted
 from hmlet.tuning import Range, Space, backend, load_space, search, tune
 
@@ -135,10 +134,10 @@ def test_samplers_draw_from_ranges_and_repeat_themselves(fake: Fake, tmp_path: P
         "train.l2": (0.0, 1e-4),
     }
     for name in ("first", "second"):
-        tune(planted(), RECIPE, space, tmp_path / name, sampler=sampler, trials=14, pruning="none")
+        tune(planted(), RECIPE, space, tmp_path / name, sampler=sampler, trials=12, pruning="none")
     drawn = [row["params"] for row in rows(tmp_path / "first")]
     assert drawn == [row["params"] for row in rows(tmp_path / "second")]
-    assert len({point["train.learning_rate"] for point in drawn}) == 14
+    assert len({point["train.learning_rate"] for point in drawn}) == 12
     assert all(1e-4 <= point["train.learning_rate"] <= 1e-1 for point in drawn)
     assert all(isinstance(point["model.embedding_size"], int) for point in drawn)
     assert {point["train.l2"] for point in drawn} == {0.0, 1e-4}
@@ -204,9 +203,8 @@ def test_an_interrupted_search_goes_on_where_it_was(fake: Fake, tmp_path: Path, 
 
 
 WORKER = """
-import os, signal, sys, time
+import os, signal, time
 from pathlib import Path
-sys.path.insert(0, {tests!r})
 import test_tuning as t
 from hmlet.tuning import backend, search, tune
 
@@ -223,16 +221,14 @@ print(tune(t.planted(), t.RECIPE, t.GRID, {out!r}).best.value)
 """
 
 
-def worker(tmp_path: Path, before: str) -> subprocess.Popen[str]:
+def worker(tmp_path: Path, before: str) -> Forked:
     """A process that takes part in the search of GRID; `before` runs in each of its trials."""
     code = WORKER.format(
-        tests=str(Path(__file__).parent),
         log=str(tmp_path / "log"),
         before=textwrap.indent(textwrap.dedent(before), "    "),
         out=str(tmp_path / "out"),
     )
-    pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True)
+    return Forked(code)
 
 
 def logged(tmp_path: Path) -> list[list[str]]:
@@ -241,8 +237,8 @@ def logged(tmp_path: Path) -> list[list[str]]:
 
 def test_a_killed_process_costs_nothing_but_its_trial(fake: Fake, tmp_path: Path) -> None:
     process = worker(tmp_path, "if len(log.read_text().splitlines()) == 3: os.kill(os.getpid(), signal.SIGKILL)")
-    process.communicate(timeout=120)
-    assert process.returncode == -9
+    process.wait()
+    assert process.status == -9
     killed = logged(tmp_path)[-1][1:]
     tune(planted(), RECIPE, GRID, tmp_path / "out")
     assert points(tmp_path / "out") == PRODUCT
@@ -275,8 +271,8 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
         time.sleep(0.02)
     """
     processes = [worker(tmp_path, wait) for _ in range(2)]
-    answers = [process.communicate(timeout=240) for process in processes]
-    assert [out for out, _ in answers] == ["1.0\n", "1.0\n"], answers
+    answers = [process.wait() for process in processes]
+    assert [answer.splitlines()[-1] for answer in answers] == ["1.0", "1.0"], answers
     lines = logged(tmp_path)
     assert len({pid for pid, _, _ in lines}) == 2
     assert sorted((float(rate), float(l2)) for _, rate, l2 in lines) == PRODUCT
@@ -326,9 +322,13 @@ def test_a_queue_that_two_processes_filled_at_once_is_worked_off_once(fake: Fake
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"recipe": resolve("bpr", overrides=["train.epochs=5"])}, "recipe"),
-        ({"space": {"train.l2": (0.0,)}}, "space"),
-        ({"sampler": "random", "trials": 2}, "sampler"),
+        (
+            {"recipe": resolve("bpr", overrides=["train.epochs=5"])},
+            "recipe: model.embedding_size is 8 there and 64 here",
+        ),
+        ({"space": {"train.l2": (0.0,)}}, r"space: train.learning_rate is \[.*\] there and unset here"),
+        ({"sampler": "random", "trials": 2}, "sampler: sampler is grid there and random here"),
+        ({"data": planted(20)}, "data: data is"),
     ],
 )
 def test_another_search_does_not_enter_the_directory(
@@ -356,6 +356,13 @@ def test_a_space_that_cannot_be_searched_is_refused_first(
     with pytest.raises(ConfigError, match=message):
         tune(planted(), RECIPE, space, tmp_path / "out", sampler=sampler)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_no_directory_to_search_in(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(HmletError, match=r"cannot write .*taken.base.toml: .*: choose another place"):
+        tune(planted(), RECIPE, GRID, tmp_path / "taken")
+    assert fake.calls == []
 
 
 def test_a_storage_that_cannot_be_opened_keeps_its_password(fake: Fake, tmp_path: Path) -> None:

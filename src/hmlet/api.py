@@ -17,14 +17,15 @@ from torch import Tensor
 from hmlet import export, training
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset, Vocabulary
-from hmlet.data.catalog import CATALOG, load
+from hmlet.data.catalog import CATALOG, known_name, load
 from hmlet.data.interactions import Id
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import RunError
-from hmlet.evaluation import Evaluation, evaluate, rank_blocks, seen_items
+from hmlet.evaluation import KNOWN, Evaluation, evaluate, rank_blocks, seen_items
 from hmlet.explanation import explanation
 from hmlet.foldin import FoldIn
 from hmlet.metrics import METRICS
+from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
 from hmlet.runs import RunDirectory
 
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 def fit(data: Dataset, recipe: Recipe | str = "hmlet-end", out: Path | str = "run", **options: Any) -> Run:
-    """Train a recipe (or a model by its name, with the default recipe) and open the run: `hmlet train`."""
-    chosen = resolve(recipe) if isinstance(recipe, str) else recipe
+    """Train a recipe (or a model by its name, with its recipe for this data) and open the run: `hmlet train`."""
+    chosen = resolve(recipe, dataset=known_name(data)) if isinstance(recipe, str) else recipe
     return Run(training.fit(data, chosen, out, **options))
 
 
@@ -83,12 +84,12 @@ class Run:
             )
         return data
 
-    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20) -> Evaluation:
+    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
         """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
         stored = self._stored(split, mask, k)
         if stored is not None:
             return stored
-        result = evaluate(self.factors, self.data, split, mask, k)
+        result = evaluate(self.factors, self.data, split, mask, k, advance=advance)
         try:
             self._store(result)
         except RunError as error:  # the numbers are right, wherever they can be kept
@@ -115,7 +116,7 @@ class Run:
             {
                 "split": pa.array([result.split] * count, pa.string()),
                 "mask": pa.array([result.mask] * count, pa.string()),
-                "k": pa.array(np.full(count, result.k, dtype=np.int32)),
+                "k": pa.array(np.full(count, result.k, dtype=np.int64)),
                 "user": pa.array(result.users.astype(np.int32)),
                 **{name: pa.array(values) for name, values in result.per_user.items()},
             }
@@ -125,7 +126,8 @@ class Run:
             if key in self.record.setdefault("coverage", {}):
                 return  # another process has been quicker
             if "per_user.parquet" in self.record["files"]:
-                rows = pa.concat_tables([self.directory.read_table("per_user.parquet"), rows])
+                before = self.directory.read_table("per_user.parquet")
+                rows = pa.concat_tables([before, rows], promote_options="permissive")  # k was 32 bits once
             self.directory.write_table("per_user.parquet", rows)
             self.record["coverage"][key] = result.coverage
 
@@ -135,7 +137,7 @@ class Run:
         self,
         users: Iterable[Id],
         k: int = 20,
-        mask: str = "train+valid",
+        mask: str = KNOWN,
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
@@ -184,11 +186,11 @@ class Run:
         out: Path | str,
         k: int = 20,
         users: Iterable[Id] | None = None,
-        mask: str = "train",
+        mask: str = KNOWN,
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
-        advance: export.Advance = export.silent,
+        advance: Advance = silent,
         ranks: Ranks = ALONE,
     ) -> int:
         """Write the top-k of users (all of them by default) to a .parquet, .csv or .jsonl file; returns its rows."""

@@ -9,7 +9,7 @@ that was searched at the paper's size on a GPU it is what that search found.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -254,10 +254,23 @@ class Recipe(Section):
             values[section] = {**values.get(section, {}), **change} if isinstance(change, dict) else change
         return _validated(values, "recipe")
 
+    def flat(self) -> dict[str, Any]:
+        """Every value under the name that `--set` has for it."""
+        values = tomllib.loads(self.to_toml())
+        sections = (("model", values["model"]), ("train", values["train"]))
+        return {"seed": self.seed, **{f"{name}.{key}": section[key] for name, section in sections for key in section}}
+
     @classmethod
     def from_toml(cls, text: str, source: str = "recipe") -> Recipe:
         """A recipe from its TOML, complete or with defaults for what is left out."""
         return _validated(_parse(text, source), source)
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """In words, the first keys whose values differ, with both values."""
+    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    shown = [f"{key} is {there.get(key, 'unset')} there and {here.get(key, 'unset')} here" for key in keys[:3]]
+    return ", ".join(shown) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def resolve(
@@ -270,7 +283,7 @@ def resolve(
 ) -> Recipe:
     """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides.
 
-    With the name of a data set, the preset includes what it has for that set.
+    With the name of a named set, the preset includes what it has for that set.
     """
     if model not in MODELS:
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
@@ -299,8 +312,8 @@ def resolve(
 def _preset(model: str, preset: str, dataset: str | None) -> list[dict[str, Any]]:
     """The preset's recipe of a model, and what it changes for a data set."""
     family, recipes = MODELS[model].family, resources.files("hmlet") / "recipes"
-    if not (recipes / preset / f"{family}.toml").is_file():
-        known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
+    known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
+    if preset not in known:
         raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
     names = [f"{preset}/{family}.toml"]
     if dataset is not None and Path(dataset).name == dataset:  # a name, and no path
@@ -336,8 +349,12 @@ def _parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     for override in overrides:
         key, equals, value = override.partition("=")
         section, dot, name = key.strip().partition(".")
-        if not equals or (not dot and section != "seed") or (dot and not name):
+        if not equals or (dot and not name) or not (dot or section == "seed"):
             raise ConfigError(f"--set {override!r} is not section.key=value", "for example --set train.epochs=20")
+        if dot and section not in ("model", "train"):
+            raise ConfigError(
+                f"--set {override!r}: there is no section {section!r}", "known keys: model.*, train.*, seed"
+            )
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

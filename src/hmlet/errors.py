@@ -37,6 +37,10 @@ class DataError(HmletError):
     code = "data"
 
 
+class NothingHeldOut(DataError):
+    """A part to evaluate on in which no user has an item."""
+
+
 class RunError(HmletError):
     """A run directory that is missing, damaged, locked or made by something else."""
 

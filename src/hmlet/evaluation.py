@@ -16,12 +16,14 @@ from torch import Tensor
 
 from hmlet.data import Csr, Dataset
 from hmlet.distributed import ALONE, Ranks
-from hmlet.errors import ConfigError
+from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.metrics import METRICS, per_user
+from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, scores_room, top_k
 
 Result = TypeVar("Result")
 MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
+KNOWN = "train+valid"  # the mask of every list for a user, who has these items already; `evaluate` follows the paper
 # Of a block's scores: what stays in a CPU's cache, and is small beside a GPU's memory; then of its candidates' factors.
 BLOCK_BYTES = {"cpu": 20 << 20, "cuda": 512 << 20}
 CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -78,26 +80,35 @@ def evaluate(
     k: int = 20,
     ranks: Ranks = ALONE,
     width: int | None = None,
+    advance: Advance = silent,
 ) -> Evaluation:
     """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out.
 
-    With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`).
+    With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`). `advance` is told how many of
+    the users are done.
     """
-    if k < 1:
-        raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
     users_UF, items_IF = factors
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
     users = np.flatnonzero(held_out.counts > 0)
+    if len(users) == 0:  # a mean over nobody is not 0
+        other = "valid" if split == "test" else "test"
+        raise NothingHeldOut(
+            f"no user of {data.name} has a held-out item in the {split} part",
+            f"use --split {other}" if data.count(other) else "prepare it with a --split that holds some out",
+        )
     relevant = Membership(held_out, data.n_items, items_IF.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
     recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
+    done = 0
     for block, items_BK in _joined(rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks, width=width)):
         users_B = torch.from_numpy(block).to(items_IF.device)
         found = per_user(relevant(users_B, items_BK), relevant.counts[users_B], k)
         for name, values in found.items():
             collected[name].append(values)
         recommended_I[items_BK] = True  # NO_ITEM is -1: the spare last place
-    arrays = {name: torch.cat(parts).cpu().numpy() if parts else np.empty(0) for name, parts in collected.items()}
+        done += len(block)
+        advance(done, len(users))
+    arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in collected.items()}
     covered = int(recommended_I[: data.n_items].sum())
     return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
 

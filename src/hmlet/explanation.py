@@ -63,14 +63,18 @@ def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]
 
 def _gates(fold: FoldIn, user: int, item: int) -> list[dict[str, Any]]:
     """The branch that the gate of each gated layer chose for both nodes, with that branch's probability."""
+    chosen = fold.gates
+    if chosen is None:
+        return []
 
-    def choice(nonlinear: float) -> dict[str, Any]:
-        branch, probability = ("non-linear", nonlinear) if nonlinear > 0.5 else ("linear", 1 - nonlinear)
+    def choice(node: int, at: int) -> dict[str, Any]:
+        p = float(chosen.probability_NL[node, at])
+        branch, probability = ("non-linear", p) if chosen.nonlinear_NL[node, at] else ("linear", 1 - p)
         return {"branch": branch, "probability": probability}
 
     return [
-        {"layer": layer, "user": choice(float(p[user])), "item": choice(float(p[fold.graph.n_users + item]))}
-        for layer, p in sorted(fold.gates.items())
+        {"layer": layer, "user": choice(user, at), "item": choice(fold.graph.n_users + item, at)}
+        for at, layer in enumerate(chosen.layers)
     ]
 
 
@@ -81,11 +85,10 @@ def _carrier(items: Vocabulary, index: int, contribution: float) -> dict[str, An
 
 def sentence(parts: dict[str, Any]) -> str:
     """An explanation in words."""
-    helpful = [each for each in parts["carried_by"] if each["contribution"] > 0][:MOST_NAMED]
-    layer = max(parts["layers"], key=lambda each: float(each["contribution"]))["layer"]
-    named = [f"{_readable(each)} ({each['contribution']:+.3g})" for each in helpful]
-    reason = f"mostly because of {_joined(named)}" if named else "although none of the user's items speaks for it"
-    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}, {reason}"
+    sign = 1 if parts["score"] > 0 else -1
+    layer = max(parts["layers"], key=lambda each: sign * float(each["contribution"]))["layer"]
+    owned = " (the user already has it)" if parts["seen"] else ""
+    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}{owned}{_reason(parts, sign)}"
     if len(parts["layers"]) > 1:
         words += f"; layer {layer} carries the largest part"
     for gate in parts["gates"][-1:]:
@@ -95,6 +98,27 @@ def sentence(parts: dict[str, Any]) -> str:
             f" ({user['probability']:.0%}) and the {item['branch']} one for the item ({item['probability']:.0%})"
         )
     return words + "."
+
+
+def _reason(parts: dict[str, Any], sign: int) -> str:
+    """The items that speak most for a positive score, or against another one, and how much of it they are together."""
+    if not parts["carried_by"]:
+        return ", who has no training items, so that no item explains it"
+    side, score = "for" if sign > 0 else "against", parts["score"]
+    speaking = [each for each in parts["carried_by"][::sign] if sign * each["contribution"] > 0]
+    if not speaking:
+        return f", although none of the user's items speaks {side} it"
+    named = speaking[:MOST_NAMED]
+    listed = _joined([f"{_readable(each)} ({each['contribution']:+.3g})" for each in named])
+    words = f": {listed} speak{'s' * (len(named) == 1)}{' most' * (len(speaking) > len(named))} {side} it"
+    if score == 0:
+        return words
+    share = sum(each["contribution"] for each in named) / score
+    others = "other items and " * (len(parts["carried_by"]) > len(named))
+    balance = "the rest is" if share <= 1 else "balanced by"
+    return (
+        f"{words}, {share:.0%} of the score{' together' * (len(named) > 1)}, {balance} {others}the user's own embedding"
+    )
 
 
 def _readable(each: dict[str, Any]) -> str:

@@ -18,16 +18,12 @@ from torch import Tensor
 from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError
-from hmlet.evaluation import rank_blocks, seen_items
+from hmlet.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.files import replacing
+from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Ranked
 
 Write = Callable[[pa.Table], None]
-Advance = Callable[[float, float], None]
-
-
-def silent(done: float, total: float) -> None:
-    """Progress that nobody watches."""
 
 
 class Finished(Protocol):
@@ -45,7 +41,7 @@ def export(
     out: Path | str,
     k: int = 20,
     users: npt.NDArray[np.int64] | None = None,
-    mask: str = "train",
+    mask: str = KNOWN,
     allowed_I: Tensor | None = None,
     advance: Advance = silent,
     ranks: Ranks = ALONE,
@@ -57,8 +53,6 @@ def export(
     block, and rank 0 writes.
     """
     out, data = Path(out), run.data
-    if k < 1:
-        raise ConfigError(f"k = {k} is not positive", "use -k 20, say")
     if out.suffix not in _WRITERS:
         raise ConfigError(f"{out} does not end in {', '.join(_WRITERS)}", "name the format by the file's suffix")
     users_UF, items_IF = run.factors

@@ -27,7 +27,10 @@ def replacing(path: Path, kind: type[HmletError] = HmletError) -> Iterator[Path]
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what the umask gives every file, where safetensors takes 0600
         yield temporary
+        temporary.chmod(mode)
         _flush(temporary)
         os.replace(temporary, path)
         _flush(path.parent)

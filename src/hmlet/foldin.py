@@ -28,14 +28,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from hmlet.choices import Choices
 from hmlet.config import HmletConfig, Recipe, WRMFConfig
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError, DataError
 from hmlet.graph import Graph, training_graph
-from hmlet.kernels import Operator
 from hmlet.models import Model, Pass, build
 from hmlet.models.schedule import ranking_pass
 from hmlet.runs import RunDirectory
+from hmlet.steps import make_operator
 
 PROPAGATED = ("hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc")  # families that use Â; the rest are folded by a rule
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
@@ -76,7 +77,7 @@ class FoldIn:
     inputs: Sequence[Tensor]  # what each product of a propagation multiplies: N × D
     layers: Sequence[Tensor]  # what the readout joins, e⁰ first: N × D
     factors: tuple[Tensor, Tensor]  # U × F and I × F
-    gates: dict[int, Tensor]  # layer -> probability of the non-linear branch, N
+    gates: Choices | None  # None where the model has none
     how: Pass
 
     @classmethod
@@ -96,10 +97,12 @@ class FoldIn:
             inputs = layers[-1:]
         elif recipe.model.family == "ngcf":
             # The layers that NGCF reads out are normalised; what it propagates is not, and has to be made again.
-            inputs = _recorded(_twin(model, layers[0]), graph, how)
+            inputs = _recorded(recipe, _twin(model, layers[0]), graph, how)
         else:
             inputs = layers[:-1]
-        return cls(recipe, model, graph, inputs, layers, directory.factors(), _gates(directory), how)
+        return cls(
+            recipe, model, graph, inputs, layers, directory.factors(), Choices.read(directory, graph.n_nodes), how
+        )
 
     @cached_property
     def scale_N(self) -> Tensor:
@@ -132,9 +135,9 @@ class FoldIn:
         """The factors that a trained user would have with each of these lists instead of its own items: B × F.
 
         What training knows of the user beyond the rule, e⁰ - rule(own items), is kept. So the user's own items give
-        back its stored factor, and an empty list what is left of it without any.
+        back its stored factor, also where it has none, and an empty list what is left of it without any.
         """
-        edited, own = self.lists_of("user", lists, may_be_empty=True), self.lists_of("user", [self.own_items(user)])
+        edited, own = (self.lists_of("user", each, may_be_empty=True) for each in (lists, [self.own_items(user)]))
         known_1D = self.inputs[0][user][None]
         return self._fold("user", edited, known_1D - self.rule("user")(own, self.messages(own)))
 
@@ -308,19 +311,10 @@ def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
     return [stored[str(layer)].float() for layer in range(len(stored))]
 
 
-def _gates(directory: RunDirectory) -> dict[int, Tensor]:
-    """The probability of the non-linear branch by gated layer, all nodes in order."""
-    if not directory.has("gates.parquet"):
-        return {}
-    table = directory.read_table("gates.parquet")
-    layer, probability = table["layer"].to_numpy(), table["probability"].to_numpy()
-    return {int(at): torch.from_numpy(probability[layer == at]) for at in np.unique(layer)}
-
-
 @torch.no_grad()
-def _recorded(model: Model, graph: Graph, how: Pass) -> list[Tensor]:
+def _recorded(recipe: Recipe, model: Model, graph: Graph, how: Pass) -> list[Tensor]:
     """What each product of a whole propagation multiplies."""
-    operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(model.self_loops))
+    operator = make_operator(recipe, model, graph, torch.device("cpu"))
     inputs: list[Tensor] = []
 
     def product(x_ND: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Per-user metrics from hits.
 
-Legend: B users, K ranks. hits_BK[b, r] says whether user b's item at rank r (from 0) is relevant; relevant_B counts
-the user's held-out items and is at least 1. Relevance is binary.
+Legend: B users, K ranks, P places of the longest list. hits_BK[b, r] says whether user b's item at rank r (from 0) is
+relevant; relevant_B counts the user's held-out items and is at least 1. Relevance is binary.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def per_user(hits_BK: Tensor, relevant_B: Tensor, k: int) -> dict[str, Tensor]:
     hits_BK = hits_BK.double()
     ranks_K = torch.arange(hits_BK.shape[1], dtype=torch.float64, device=hits_BK.device)
     ideal_B = relevant_B.clamp_max(k)
-    discount_k = 1.0 / torch.log2(torch.arange(k, dtype=torch.float64, device=hits_BK.device) + 2.0)
-    ideal_dcg_B = discount_k.cumsum(0)[ideal_B - 1]
+    places = max(len(ranks_K), int(ideal_B.max()))  # not k, which may be far beyond any list
+    discount_P = 1.0 / torch.log2(torch.arange(places, dtype=torch.float64, device=hits_BK.device) + 2.0)
+    ideal_dcg_B = discount_P.cumsum(0)[ideal_B - 1]
     found_B = hits_BK.sum(dim=1)
     precision_at_BK = hits_BK.cumsum(dim=1) / (ranks_K + 1.0)
     return {
-        "ndcg": (hits_BK * discount_k[: len(ranks_K)]).sum(dim=1) / ideal_dcg_B,
+        "ndcg": (hits_BK * discount_P[: len(ranks_K)]).sum(dim=1) / ideal_dcg_B,
         "recall": found_B / relevant_B,
         "precision": found_B / k,
         "map": (precision_at_BK * hits_BK).sum(dim=1) / ideal_B,

@@ -203,6 +203,8 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
     savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
     streaming = ["train.graph_memory=host"] if on_cuda else []
     wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.family != "wrmf"]
+    typed = getattr(recipe.model, "gate_types", None) is not None  # one type a layer: fewer layers are another recipe
+    shallower = [] if typed else range(layers - 1, 0, -1)
     narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
 
     def plan(settings: Sequence[str], ranks: int) -> int:
@@ -225,7 +227,7 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         *(change for saving in [*savings, *streaming] for change in mildest([([saving], size)])),
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
-        *mildest([([f"model.layers={K}"], size) for K in range(layers - 1, 0, -1)]),
+        *mildest([([f"model.layers={K}"], size) for K in shallower]),
         *mildest([([f"model.gate_hidden=[{hidden}]"], size) for hidden in _halved(recipe)]),
     ]
     return alone or together(savings) or together([*savings, *streaming])

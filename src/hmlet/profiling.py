@@ -153,10 +153,10 @@ class WatchedSteps:
             torch.cuda.synchronize(self.steps.device)
         return perf_counter()
 
-    def mean_loss(self, epoch: int) -> float:
+    def mean_loss(self) -> float:
         with self.phase("profiling"):
             self._stop_recording()  # what follows an epoch is no step
-        return self.steps.mean_loss(epoch)
+        return self.steps.mean_loss()
 
     def tensors(self) -> dict[str, Tensor]:
         return self.steps.tensors()

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hmlet.errors import ConfigError
+
 Indices = npt.NDArray[np.int64]
 NO_ITEM = -1  # fills a row that has fewer than K items left
 GROUP = 16  # items that compete in the first of two rounds on CPU
@@ -55,6 +57,8 @@ def top_k(
     leaves open whether a candidate was missed, the row is ranked in float64 altogether. `prepared` is
     Prepared.of(items_IF), `room` has at least B rows of I for the scores; both only save time.
     """
+    if not 0 < k < 2**63:
+        raise ConfigError(f"k = {k} is not the length of a list", "use -k 20, say")
     n_items = len(items_IF)
     k = min(k, n_items)
     items_FI = items_IF.T if prepared is None else prepared.items_FI

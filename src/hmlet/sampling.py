@@ -26,31 +26,34 @@ class Triplets(NamedTuple):
     negative: Tensor
 
 
+def eligible_users(train: Csr, n_items: int) -> npt.NDArray[np.int64]:
+    """The users whom a triplet can have: a user with no training item has no positive, one with all has no negative."""
+    eligible = np.flatnonzero((train.counts > 0) & (train.counts < n_items))
+    if len(eligible) == 0:
+        raise DataError(
+            "no user has both a training item and an item left to compare it with",
+            "training needs users who interacted with some, but not all, of the items",
+        )
+    return eligible
+
+
 class TripletSampler:
     """LightGCN's sampler: a user uniformly, then one of their items, then an item they do not have, each uniformly.
 
     The negative needs no rejection. In a user's sorted items a_0 < a_1 < …, exactly a_j - j items below a_j are
     missing, so the r-th missing item is r + #{j : a_j - j ≤ r}. A binary search finds the count: in Triton among the
     user's own items, elsewhere for a whole batch in the keys u (I + 1) + a_j - j, which ascend over all users.
-
-    A user with no training item has no positive and one with every item has no negative: neither is drawn.
     """
 
     def __init__(self, train: Csr, n_items: int, device: torch.device | str = "cpu") -> None:
-        counts = train.counts
-        eligible = np.flatnonzero((counts > 0) & (counts < n_items))
-        if len(eligible) == 0:
-            raise DataError(
-                "no user has both a training item and an item left to compare it with",
-                "training needs users who interacted with some, but not all, of the items",
-            )
+        eligible = eligible_users(train, n_items)
         self.n_items = n_items
         self.device = torch.device(device)
         self.eligible = torch.from_numpy(eligible).to(device)
         self.indptr = torch.from_numpy(train.indptr).to(device)
         self.items = torch.from_numpy(train.items).to(device)
         self.n_eligible = torch.tensor(len(eligible), device=device)
-        self.largest = int(counts.max())
+        self.largest = int(train.counts.max())
         self.keys = None if backend.triton_runs(self.items) else torch.from_numpy(_keys(train, n_items)).to(device)
 
     @record_function("hmlet::sampling")

@@ -5,8 +5,10 @@ Legend: U users, P differences (one a metric and pair of models), B resamples he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +17,7 @@ from scipy.stats import ttest_rel, wilcoxon
 
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
+from hmlet.progress import Advance, silent
 
 Floats = npt.NDArray[np.float64]
 
@@ -151,7 +154,7 @@ class Comparison:
         gap = metric.against[metric.baseline]
         if gap.difference == 0.0:
             return f"{metric.best} and {metric.baseline} are level in {title}."
-        amount = f"{gap.difference:.5f}" if gap.difference_percent is None else f"{gap.difference_percent:.1f} %"
+        amount = f"{gap.difference:.5f}" if gap.difference_percent is None else f"{gap.difference_percent:.2f} %"
         chance = "" if gap.t_test_p < SIGNIFICANT else ", which may be chance"
         return (
             f"{metric.best} is ahead of {metric.baseline} by {amount} {title}{chance}; "
@@ -164,7 +167,7 @@ def compare_runs(
     split: str = "test",
     mask: str = "train",
     k: int = 20,
-    advance: Callable[[float, float], object] = lambda done, total: None,
+    advance: Advance = silent,
 ) -> Comparison:
     """Finished runs against each other; those that differ only in their seed count as one model: `hmlet compare`."""
     if not runs:
@@ -182,6 +185,7 @@ def compare_runs(
     for done, run in enumerate(runs):
         advance(done, len(runs))
         evaluations.append(run.evaluate(split, mask, k))
+    advance(len(runs), len(runs))
     recipes = [run.recipe.model_copy(update={"seed": 0}).to_toml() for run in runs]
     described = [
         (run.recipe.model.name, recipe, str(run.directory.path)) for run, recipe in zip(runs, recipes, strict=True)
@@ -257,22 +261,30 @@ def _test(
 
 
 def label_runs(runs: Sequence[tuple[str, str, str]]) -> dict[str, list[int]]:
-    """Which runs belong together, from each run's (model, recipe without its seed, name): label -> positions.
+    """Which runs belong together, from each run's (model, recipe without its seed, path): label -> positions.
 
     Runs of one recipe are seeds of one thing. Where two recipes share a model, or all runs share a recipe, the model's
-    name would not tell them apart, and the run's name is added.
+    name would not tell them apart, and the end of the run's path is added.
     """
     recipes: dict[tuple[str, str], list[int]] = {}
     for at, (model, recipe, _) in enumerate(runs):
         recipes.setdefault((model, recipe), []).append(at)
     groups = list(recipes.values()) if len(recipes) > 1 else [[at] for at in range(len(runs))]
+    ends = _ends([path for _, _, path in runs])
     names = [runs[group[0]][0] for group in groups]
     labels: dict[str, list[int]] = {}
     for name, group in zip(names, groups, strict=True):
-        label = name if names.count(name) == 1 else f"{name} ({runs[group[0]][2]})"
+        label = name if names.count(name) == 1 else f"{name} ({ends[group[0]]})"
         again = sum(known == label or known.startswith(f"{label} #") for known in labels)
         labels[f"{label} #{again + 1}" if again else label] = group
     return labels
+
+
+def _ends(paths: Sequence[str]) -> list[str]:
+    """The last parts of each path, as few as tell different paths apart."""
+    parts = [Path(path).parts for path in paths]
+    enough = next(few for few in count(1) if len({each[-few:] for each in parts}) == len(set(parts)))
+    return [str(Path(*each[-enough:])) for each in parts]
 
 
 def t_test(first: Floats, second: Floats) -> float:
@@ -372,7 +384,7 @@ def _same_setting(models: Mapping[str, Sequence[Evaluated]]) -> Evaluated:
                 "compare runs on one data set",
             )
     if len(first.users) == 0:
-        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on the other split")
+        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on a part that has some")
     return first
 
 

@@ -36,7 +36,7 @@ class Steps(Protocol):
     def take(self, step: int, epoch: int) -> None:
         """Move the model by one step."""
 
-    def mean_loss(self, epoch: int) -> float:
+    def mean_loss(self) -> float:
         """The mean loss of the epoch that just ended."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -189,7 +189,7 @@ class GradientSteps:
         batch = self.sampler.sample(self.recipe.train.batch_size, self.generator)
         return batch_loss(self.recipe, self.model, self.operator, batch, self.temperature, self.generator, self.ranks)
 
-    def mean_loss(self, epoch: int) -> float:
+    def mean_loss(self) -> float:
         self._look()
         mean = float(self.loss_sum) / self.per_epoch
         self.loss_sum.zero_()
@@ -227,7 +227,7 @@ class SolverSteps:
         if not math.isfinite(self.loss):
             raise TrainingError(f"the loss became {self.loss} in epoch {epoch + 1}", "raise model.regularization")
 
-    def mean_loss(self, epoch: int) -> float:
+    def mean_loss(self) -> float:
         return self.loss
 
     def tensors(self) -> dict[str, Tensor]:

@@ -16,12 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hmlet.config import Recipe
+from hmlet.choices import GATES, gates_table, is_nonlinear
+from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
@@ -32,6 +31,7 @@ from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.planning import Sizes, memory_plan, require_memory
 from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory, versions
+from hmlet.sampling import eligible_users
 from hmlet.steps import Steps, deterministic, make_operator, make_steps
 from hmlet.version import VERSION
 
@@ -111,6 +111,8 @@ def fit(
         raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
+    if recipe.model.family != "wrmf":  # which compares no items
+        eligible_users(data.csr("train"), data.n_items)
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
     require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
@@ -156,11 +158,17 @@ def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resu
     if not (resume and started):
         return RunDirectory.create(path, recipe, data, str(device))
     run = RunDirectory.open(path)
-    if run.record["data"]["fingerprint"] != data.fingerprint:
-        raise RunError(f"{path} was trained on other data ({run.record['data']['name']})", "resume with that data set")
-    if run.recipe() != recipe:
+    before = run.record["data"]
+    if before["fingerprint"] != data.fingerprint:
         raise RunError(
-            f"{path} has another recipe than the one given", "resume without changing it, or choose another --out"
+            f"{path} was trained on other data: {before['name']} ({before['fingerprint'][:12]}) there"
+            f" and {data.name} ({data.fingerprint[:12]}) here",
+            "resume with that data set, or choose another --out",
+        )
+    if (own := run.recipe()) != recipe:
+        raise RunError(
+            f"{path} has another recipe than the one given: {differences(own.flat(), recipe.flat())}",
+            "leave --model, --preset, --config and --set out to go on with its own, or choose another --out",
         )
     if not run.finished:
         _require_same_versions(run)
@@ -235,7 +243,7 @@ class Trainer:
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         """Record a finished epoch, with an evaluation where one is due; returns its row of metrics.jsonl."""
         state, train = self.state, self.recipe.train
-        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss(epoch)}
+        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss()}
         due = epoch % train.validate_every == 0 or epoch == train.epochs
         if due and self.data.count("valid"):  # with nothing to validate on, the last epoch is the model
             with self.watch.phase("validation"):
@@ -258,7 +266,7 @@ class Trainer:
         row: dict[str, Any] = {"valid": evaluation.metrics}
         if layers.gates:
             row["temperature"] = temperature(self.recipe.model.temperature, epoch - 1)  # type: ignore[union-attr]
-            row["gate_share"] = {str(layer): float((p > 0.5).double().mean()) for layer, p in layers.gates.items()}
+            row["gate_share"] = {str(at): float(is_nonlinear(p).double().mean()) for at, p in layers.gates.items()}
         return row
 
     @torch.no_grad()
@@ -343,7 +351,7 @@ class Trainer:
         """Write all that is not a split tensor, the record last; returns the record."""
         run, state = self.run, self.state
         if gates:
-            run.write_table("gates.parquet", _gates_table(gates))
+            run.write_table(GATES, gates_table(gates))
         self._write_metrics()
         run.record |= {
             "status": "finished",
@@ -370,20 +378,6 @@ def _all_split(name: str, tensor: Tensor) -> bool:
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _gates_table(gates: dict[int, Tensor]) -> pa.Table:
-    """One row a node and gated layer: the probability of the non-linear branch, and the choice."""
-    probability = [gates[layer].float().cpu().numpy() for layer in sorted(gates)]
-    count = len(probability[0])
-    return pa.table(
-        {
-            "node": np.tile(np.arange(count, dtype=np.int32), len(probability)),
-            "layer": np.repeat(np.array(sorted(gates), dtype=np.int8), count),
-            "probability": np.concatenate(probability),
-            "nonlinear": np.concatenate(probability) > 0.5,
-        }
-    )
 
 
 class _StopRequest:

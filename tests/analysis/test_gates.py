@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from gated_run import gates_table
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hmlet.analysis import gates
-from hmlet.analysis.gates import CLASSES, Choices
 from hmlet.analysis.similarity import class_cosine, edge_cosine, neighbour_cosine
 from hmlet.analysis.stability import stability
+from hmlet.choices import CLASSES, Choices
 from hmlet.data import Csr
-from hmlet.errors import RunError
 from hmlet.graph import Graph
 
 RNG = np.random.default_rng(0)
@@ -23,24 +20,6 @@ RNG = np.random.default_rng(0)
 
 def choices(nonlinear: np.ndarray) -> Choices:
     return Choices(tuple(range(1, nonlinear.shape[1] + 1)), nonlinear, nonlinear.astype(np.float32))
-
-
-def test_a_table_in_any_order_gives_the_same_choices() -> None:
-    nonlinear = RNG.random((7, 2)) < 0.5
-    rows = gates_table(np.where(nonlinear, 0.9, 0.1))
-    for order in (np.arange(14), RNG.permutation(14)):
-        got = Choices.from_table(rows.take(pa.array(order)), 7, "gates")
-        assert got.layers == (3, 4)
-        np.testing.assert_array_equal(got.nonlinear_NL, nonlinear)
-        np.testing.assert_allclose(got.probability_NL, np.where(nonlinear, 0.9, 0.1), atol=1e-7)
-
-
-@pytest.mark.parametrize("broken", ["a row is missing", "a node stands twice", "empty"])
-def test_an_incomplete_table_is_refused(broken: str) -> None:
-    rows = gates_table(np.ones((5, 2)))
-    order = {"a row is missing": list(range(9)), "a node stands twice": [0, *range(9)], "empty": []}[broken]
-    with pytest.raises(RunError, match=r"gates\.parquet has"):
-        Choices.from_table(rows.take(pa.array(order, pa.int64())), 5, "gates.parquet")
 
 
 @pytest.mark.parametrize(("forced", "name"), [(True, "fnl"), (False, "fl")])
@@ -62,12 +41,6 @@ def test_random_gates_give_the_expected_mixture(layers: int) -> None:
     expected = {"fnl": p**layers, "pnl": 1 - p**layers - (1 - p) ** layers, "fl": (1 - p) ** layers}
     for name, share in expected.items():
         assert sizes[name]["share"] == pytest.approx(share, abs=5 * (share * (1 - share) / n) ** 0.5 + 1e-12)
-
-
-def test_classes_one_by_one() -> None:
-    got = choices(np.array([[1, 1], [1, 0], [0, 1], [0, 0]], dtype=bool))
-    assert [CLASSES[code] for code in got.classes] == ["fnl", "pnl", "pnl", "fl"]
-    assert got.count.tolist() == [2, 1, 1, 0]
 
 
 def test_every_tenth_of_distinct_degrees_is_a_decile() -> None:

@@ -127,6 +127,15 @@ def test_the_command_prints_what_it_found(run: RunDirectory, capsys: pytest.Capt
     assert "holds" in capsys.readouterr().out
 
 
+def test_the_command_refuses_a_device_that_is_not_here(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for device, message in (("gpu", "there is no device 'gpu'"), ("cuda", "there is no CUDA device")):
+        assert main(["analyze", str(run.path), "--device", device]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_the_command_explains_a_model_without_gates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], hmlet: Callable[..., object]
 ) -> None:

@@ -115,6 +115,31 @@ def test_an_explanation_draws_the_gates_choices(page: Any, run: Run) -> None:
     assert carried == [each["item"] for each in expected["carried_by"][:8]]
 
 
+def test_small_parts_keep_their_digits_and_negative_ones_hang_down(page: Any, run: Run) -> None:
+    item = run.recommend(["gimp"], 20)[0]["items"][0]["item"]
+    planted = {
+        **run.explain("gimp", item),
+        "layers": [{"layer": 0, "contribution": 0.0004}, {"layer": 1, "contribution": -0.0001236}],
+        "gates": [],
+        "carried_by": [{"item": "libc6", "contribution": -0.0000217}],
+        "remainder": 0.00029405,
+    }
+    page.route("**/v1/explain", lambda route: route.fulfill(json=planted))
+    page.goto("/#/user/gimp")
+    page.locator("#recommended button").first.click()
+    page.wait_for_selector("#explanation svg")
+    assert page.locator("#explanation .value").all_inner_texts() == ["-0.0000217"]
+    assert page.locator("#explanation > p").last.inner_text().startswith("0.000294 of the score")  # and no "0 more"
+    texts = page.locator("#explanation .scroll text").all_text_contents()
+    assert {"0.000400", "-0.000124"} <= set(texts)
+    base = float(page.locator("#explanation .axis").get_attribute("y1"))
+    boxes = page.eval_on_selector_all(
+        "#explanation .part", "all => all.map(e => e.getBBox()).map(b => [b.y, b.y + b.height])"
+    )
+    assert boxes[0] == pytest.approx([base - 50, base])
+    assert boxes[1] == pytest.approx([base, base + 50 * 0.1236 / 0.4])
+
+
 def test_everything_by_keyboard(page: Any) -> None:
     page.goto("/")
     page.wait_for_selector("#user-input")
@@ -151,6 +176,20 @@ def test_someone_new(page: Any, run: Run) -> None:
     page.wait_for_selector("#recommended .row")
     shown = page.locator("#recommended .id").all_inner_texts()
     assert shown == [each["item"] for each in run.recommend_new([["libc6", "libgtk-3-0"]], 20)[0]["items"]]
+    own = page.get_by_role("list", name="What they have").locator(".name").all_inner_texts()
+    items = run.data.items
+    assert own == [items.name(int(at)) for at in items.indices(["libc6", "libgtk-3-0"])]
+
+
+def test_a_search_without_a_match_says_so(page: Any) -> None:
+    page.goto("/")
+    page.locator("#user-input").fill("nobody of this name")
+    page.get_by_text("No user matches “nobody of this name”").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")  # there is nothing to choose
+    assert page.url.endswith("/")
+    page.keyboard.press("Escape")
+    assert page.locator("[role=option]").count() == 0
 
 
 def test_the_gate_map_leads_to_its_nodes(page: Any) -> None:
@@ -162,10 +201,25 @@ def test_the_gate_map_leads_to_its_nodes(page: Any) -> None:
     page.wait_for_selector("#recommended .row")
 
 
+def test_the_gate_map_of_close_degrees_takes_the_whole_width(page: Any) -> None:
+    sample = [
+        {"side": "user", "id": at, "degree": degree, "class": "FL", "probability": [0.2]}
+        for at, degree in enumerate((12, 15, 18))
+    ]
+    shares = {"layers": [4], "nonlinear_share": {"4": 0.0}, "classes": {"FL": 3, "PNL": 0, "FNL": 0}}
+    page.route("**/v1/overview*", lambda route: route.fulfill(json={**shares, "nodes": 3, "sample": sample}))
+    page.goto("/#/map")
+    page.wait_for_selector(".map .dot")
+    boxes = page.eval_on_selector_all(".map .dot", "all => all.map(e => e.getBoundingClientRect().x)")
+    whole = page.locator(".map").bounding_box()["width"]
+    assert boxes[2] - boxes[0] > 0.8 * whole
+    assert page.locator(".map text").all_text_contents()[3:5] == ["12", "18"]
+
+
 def test_an_unknown_user_is_said_in_words(browser: Any, server: Server) -> None:
     page = browser.new_page(base_url=server.url)
     page.goto("/#/user/nobody")
-    assert "nobody" in page.get_by_role("alert").inner_text()
+    assert page.get_by_role("alert").inner_text() == "user 'nobody' is not in the data set"
     page.close()
 
 
@@ -175,11 +229,12 @@ def test_an_unknown_user_is_said_in_words(browser: Any, server: Server) -> None:
     indirect=True,
     ids=["light", "dark"],
 )
-@pytest.mark.parametrize("view", ["/", "/#/user/gimp", "/#/new/libc6", "/#/map"])
-def test_a_phone_shows_it_all_without_scrolling_sideways(page: Any, view: str) -> None:
-    page.goto(view)
-    page.wait_for_selector("main .row, main .dot")
-    if "user" in view:
-        page.locator("#recommended button").first.click()
-        page.wait_for_selector("#explanation svg")
+def test_a_phone_shows_it_all_without_scrolling_sideways(page: Any) -> None:
+    views = {"/": ".row", "/#/new/libc6": "#recommended .row", "/#/map": ".dot", "/#/user/gimp": "#recommended button"}
+    for view, shown in views.items():
+        page.goto(view)
+        page.wait_for_selector(f"main {shown}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
+    page.locator("#recommended button").first.click()
+    page.wait_for_selector("#explanation svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -14,6 +14,7 @@ from test_tuning import planted
 from hmlet.api import Run, fit
 from hmlet.cli import main
 from hmlet.config import resolve
+from hmlet.stats import compare_runs
 
 QUICK = ["train.epochs=3", "train.validate_every=1", "train.batch_size=32", "model.embedding_size=8"]
 
@@ -72,6 +73,12 @@ def test_a_run_is_level_with_itself(runs: dict[str, Path], capsys: pytest.Captur
     answer = json.loads(run(capsys, "compare", runs["gcn"], runs["gcn"], "--json"))
     for metric in answer["metrics"].values():
         assert (metric["difference"], metric["t_test_p"], metric["wilcoxon_p"]) == (0.0, 1.0, 1.0)
+
+
+def test_progress_reaches_the_last_run(runs: dict[str, Path]) -> None:
+    told: list[tuple[float, float]] = []
+    compare_runs([Run.open(path) for path in runs.values()], advance=lambda *step: told.append(step))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def test_one_run_is_nothing_to_compare(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

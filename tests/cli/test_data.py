@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars
 import pytest
 
 from hmlet.cli import main
@@ -46,6 +47,22 @@ def test_prepare_says_what_became_of_the_rows(
     assert f"written to {tmp_path / 'out'}" in out
 
 
+def test_an_empty_part_is_said_from_preparing_to_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "few.csv").write_text("user,item\n1,1\n1,2\n2,2\n2,3\n3,1\n")
+    said = run(capsys, "prepare", tmp_path / "few.csv", "--out", tmp_path / "few", "--split", "ratio:1,0,0")
+    assert "the valid part is empty: there is nothing to choose the best epoch by\n" in said
+    assert "the test part is empty: there is nothing to measure the model on\n" in said
+    place = str(tmp_path / "run")
+    assert main(["train", str(tmp_path / "few"), "--model", "bpr", "--out", place, "--set", "train.epochs=2"]) == 0
+    assert "best epoch 2 of 2; no validation part: the last epoch is kept\n" in capsys.readouterr().out
+    assert main(["evaluate", place]) == main(["compare", place, place]) == 2
+    assert capsys.readouterr().err == 2 * (
+        "error: no user of few has a held-out item in the test part: prepare it with a --split that holds some out\n"
+    )
+    assert main(["report", place, "--out", str(tmp_path / "report.html")]) == 0
+    assert "the report has no test scores: no user of few" in capsys.readouterr().err
+
+
 def test_prepare_and_stats_as_json(ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = json.loads(run(capsys, "prepare", ratings, "--out", tmp_path / "out", "--split", "leave-one-out", "--json"))
     assert (made["users"], made["items"], made["interactions"]) == (20, 15, 300)
@@ -54,6 +71,14 @@ def test_prepare_and_stats_as_json(ratings: Path, tmp_path: Path, capsys: pytest
     stats = json.loads(run(capsys, "stats", tmp_path / "out", "--json"))
     assert set(stats) >= {"users", "items", "interactions", "density", "train", "valid", "test", "fingerprint"}
     assert stats == {key: made[key] for key in stats}
+
+
+def test_the_command_and_its_twin_split_alike(
+    ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = json.loads(run(capsys, "prepare", ratings, "--out", tmp_path / "out", "--json"))
+    frame = polars.read_csv(ratings)
+    assert Dataset.from_frame(frame, user="userId", item="movieId").fingerprint == made["fingerprint"]
 
 
 def test_leave_one_out_takes_the_newest(ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

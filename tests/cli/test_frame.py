@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hmlet.cli import app, main
+from hmlet.cli import app, console, main
 from hmlet.cli.console import Json, note, print_json, print_line
 from hmlet.errors import DataError, HmletError, MissingExtra
 from hmlet.version import VERSION
@@ -47,13 +48,22 @@ def test_help_succeeds_and_names_the_groups(capsys: pytest.CaptureFixture[str], 
     assert err == ""
 
 
+@pytest.mark.parametrize("command", ["analyze", "report", "reproduce", "tune", "data prepare"])
+def test_each_of_two_examples_has_a_line_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("Example: ") == len(re.findall(r"^ *Example: ", out, re.MULTILINE)) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "error: No such command 'trian'"),
+        (["trian"], "error: No such command 'trian'. Did you mean 'train'? See `hmlet --help`\n"),
+        (["zzz", "data"], "error: No such command 'zzz': see `hmlet --help`\n"),
+        (["train", "--colour"], "error: No such option: --colour"),
         (["--colour"], "error: No such option: --colour"),
         (["data"], "error: Missing command: see `hmlet data --help`\n"),
-        (["data", "lsit"], "error: No such command 'lsit'"),
+        (["data", "lsit"], "error: No such command 'lsit'. Did you mean 'list'? See `hmlet data --help`\n"),
         (["data", "--colour"], "error: No such option: --colour"),
     ],
 )
@@ -131,6 +141,18 @@ def test_json_stands_alone_on_standard_output(command: Register, capsys: pytest.
     assert err == "three users are new\n"
     assert main(["probe"]) == 0
     assert capsys.readouterr().out == "Zoë: half\n"
+
+
+def test_progress_is_a_line_now_and_then_where_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 29.0, 31.0, 31.0, 60.0, 61.0, 61.0])  # the start, and each call: asked once, or twice to speak
+    monkeypatch.setattr(console, "monotonic", lambda: next(clock))
+    with console.progress("training bpr") as advance:
+        for epoch in (1, 2, 3):
+            advance(epoch, 4, f"epoch {epoch}")
+        advance(9)
+    assert capsys.readouterr() == ("", "training bpr  50%  epoch 2\ntraining bpr\n")
 
 
 def test_a_number_that_json_does_not_have_is_refused() -> None:

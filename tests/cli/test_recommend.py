@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from finished import finished
 
+from hmlet.api import Run
 from hmlet.cli import main
 
 
@@ -42,11 +43,29 @@ def test_recommend_users(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in text.splitlines()[3:]] == [each["item"] for each in answers[0]["items"]]
 
 
+def test_small_scores_keep_three_digits(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = [123.4, 0.02196, 0.0215, -0.0000120]
+    answer = {"user": "u1", "items": [{"item": f"i{at}", "score": score} for at, score in enumerate(scores)]}
+    monkeypatch.setattr(Run, "recommend", lambda *arguments, **options: [answer])
+    lines = call(capsys, "recommend", run, "--user", "u1").splitlines()[3:]
+    assert [line.split()[1] for line in lines] == ["123", "0.0220", "0.0215", "-1.20e-05"]
+
+
 def test_recommend_a_newcomer(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (answer,) = json.loads(call(capsys, "recommend", run, "--items", "i1,i3,i5", "-k", 4, "--json"))
     assert len(answer["items"]) == 4
     assert not {"i1", "i3", "i5"} & {each["item"] for each in answer["items"]}
     assert call(capsys, "recommend", run, "--items", "i1", "-k", 1).startswith("someone with i1\n")
+
+
+def test_a_newcomers_items_are_a_line_of_csv(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = call(capsys, "recommend", run, "--items", "i1,i3", "-k", 4, "--json")
+    assert call(capsys, "recommend", run, "--items", ' i1, "i3",', "-k", 4, "--json") == plain
+    assert "item 'i1, i3' is not" in fails(capsys, "recommend", run, "--items", '"i1, i3",i5')
+    assert "not a line of CSV" in fails(capsys, "recommend", run, "--items", '"i1,i3')
+    assert "--mask goes with --user" in fails(capsys, "recommend", run, "--items", "i1", "--mask", "nonsense")
 
 
 def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,10 +93,12 @@ def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (tmp_path / "users").write_text("u5\nu1\n")
     out = tmp_path / "topn.parquet"
     said = json.loads(call(capsys, "export", run, "--out", out, "-k", 2, "--users", tmp_path / "users", "--json"))
-    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train"}
+    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train+valid"}
     table = pq.read_table(out)
     assert table.column_names == ["user", "item", "rank", "score"]
     assert table["user"].to_pylist() == ["u5", "u5", "u1", "u1"]
+    answers = json.loads(call(capsys, "recommend", run, "--user", "u5", "--user", "u1", "-k", 2, "--json"))
+    assert table["item"].to_pylist() == [each["item"] for answer in answers for each in answer["items"]]
     assert "96 rows" in call(capsys, "export", run, "--out", out, "-k", 2)
 
 

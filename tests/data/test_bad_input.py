@@ -149,6 +149,8 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "adjacency without items": ("f.txt", b"0\n1\n", [], ["no interactions"]),
     "adjacency of commas": ("f.txt", b"0,1,2\n", [], ["line 1", "'0,1,2'"]),
     # options
+    "a delimiter of two": ("f.csv", b"user::item\n1::2\n", ["--delimiter", "::"], ["'::' is not one", "sed"]),
+    "a delimiter of nothing": ("f.jsonl", b"{}\n", ["--delimiter", ";"], ["f.jsonl is read as jsonl", "leave"]),
     "unknown split": ("f.csv", GOOD, ["--split", "random"], ["no split 'random'", "leave-one-out"]),
     "two shares": ("f.csv", GOOD, ["--split", "ratio:0.8,0.2"], ["three shares"]),
     "shares over one": ("f.csv", GOOD, ["--split", "ratio:0.8,0.2,0.2"], ["sum to 1.2"]),
@@ -226,6 +228,25 @@ def test_names_that_are_not_one_an_id_are_refused(
     (tmp_path / "names.csv").write_text(content)
     message = refused(capsys, [str(tmp_path / "f.csv"), "--item-names", str(tmp_path / "names.csv")], tmp_path)
     assert "names.csv names the same item twice or leaves an id empty" in message
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("names.csv", "item,title\nx,One\n", ["names.csv", "'item', 'title'", "the header id,name"]),
+        ("names.csv", "id,name,name\nx,One,Two\n", ["names.csv", "one `name`", "the header id,name"]),
+        ("names.jsonl", '{"id": "x", "title": "One"}\n', ["names.jsonl", "'id', 'title'", "the header id,name"]),
+        ("names.txt", "0 1\n", ["names.txt has no columns", "the columns id and name"]),
+    ],
+)
+def test_names_without_their_columns_are_refused(
+    file: str, content: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.csv").write_bytes(GOOD)
+    (tmp_path / file).write_text(content)
+    message = refused(capsys, [str(tmp_path / "f.csv"), "--item-names", str(tmp_path / file)], tmp_path)
+    assert all(word in message for word in words), message
+    assert "--user" not in message
 
 
 def test_what_stands_at_out_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

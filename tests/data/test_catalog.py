@@ -240,6 +240,13 @@ def test_a_missing_file_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) 
     assert len(handler.ranges) == 1
 
 
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HMLET_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DataError, match=r"cannot write to .*file.cache.*: .*: set HMLET_CACHE"):
+        catalog.fetch("tiny", mirror="http://nowhere.invalid")
+
+
 def test_a_server_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "MAX_BYTES", 10)
     with server() as (url, _), pytest.raises(DataError, match="sends more than"):

@@ -278,6 +278,12 @@ def test_vocabulary_knows_ids_in_both_spellings() -> None:
         users.indices([8])
 
 
+def test_suggested_ids_are_quoted_so_that_a_space_shows() -> None:
+    _, users = encode("user", np.array([" 7", "lot"]))
+    with pytest.raises(UnknownId, match=r"user '7' is not in the data set: did you mean ' 7'\?"):
+        users.indices(["7"])
+
+
 def test_take_compacts_both_sides() -> None:
     table = Interactions(
         *(np.array([0, 1, 2], np.int32), np.array([2, 1, 0], np.int32)),

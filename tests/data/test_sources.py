@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from hmlet.data import Columns, Dataset, Interactions
 from hmlet.data.sources import read_files
-from hmlet.errors import HmletError
+from hmlet.errors import DataError, HmletError
 
 # Any text without control characters; what CSV must quote (separators, quotes, spaces) is welcome.
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=6).filter(str.strip)
@@ -267,6 +267,40 @@ def test_a_frame_is_the_twin_of_a_file(tmp_path: Path, make: type) -> None:
     file = prepare([tmp_path / "f.csv"], columns=Columns(rating="rating", timestamp="at"), **options)
     assert frame.fingerprint == file.fingerprint
     assert frame.timestamp.tolist() == file.timestamp.tolist()
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", ",", "~"])
+def test_a_header_shows_its_delimiter(tmp_path: Path, name: str, delimiter: str) -> None:
+    """A comma in a quoted column or in a row is none; ~ has to be named, and so has a comma in a .tsv file."""
+    lines = [["user", '"item, or; so"', "rating"], ["b", "x", '"3,5"'], ["a", "y", '"4,5"']]
+    path = tmp_path / name
+    path.write_text("\n" + "".join(delimiter.join(line) + "\n" for line in lines))
+    shown = delimiter not in (("~",) if name == "rows.csv" else ("~", ","))
+    columns = Columns(item="item, or; so")
+    found, _ = read_files([path], columns, delimiter=None if shown else delimiter)
+    assert (found.users.ids.to_pylist(), found.items.ids.to_pylist()) == (["a", "b"], ["x", "y"])
+    assert (found.user.tolist(), found.item.tolist()) == ([0, 1], [1, 0])
+    if not shown:
+        with pytest.raises(DataError, match="a quote inside a field"):
+            read_files([path], Columns())
+
+
+def test_advice_speaks_the_askers_language(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"who": [1], "what": [2]})
+    with pytest.raises(DataError, match=r"the frame has no column .* 'what': name it with user=$"):
+        Dataset.from_frame(frame)
+    with pytest.raises(DataError, match=r"name the right one with item_name=$"):
+        Dataset.from_frame(frame, user="who", item="what", item_name="title")
+    frame.write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"name it with --user$"):
+        read_files([tmp_path / "a.parquet"], Columns())
+    frame.write_csv(tmp_path / "a.csv")
+    with pytest.raises(DataError, match=r"name it with --user, or give the file a header line$"):
+        read_files([tmp_path / "a.csv"], Columns())
+    (tmp_path / "b.csv").write_text("user~item\n1~2\n")
+    with pytest.raises(DataError, match=r"'user~item': name it with --user, or name its --delimiter$"):
+        read_files([tmp_path / "b.csv"], Columns())
 
 
 def test_a_frame_of_mixed_ids_is_refused() -> None:

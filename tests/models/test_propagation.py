@@ -302,17 +302,18 @@ class BatchLoss(nn.Module):
         return bpr(margins(*(self.model.readout(layers, row) for row in rows)))
 
 
+TINY = {"embedding_size": 2, "gate_hidden": (3, 2)}  # a finite difference is two passes for each parameter
 GRADIENT_CASES: dict[str, Callable[[], ModelConfig]] = {
-    "hmlet-end": lambda: HmletConfig(layers=3, **SMALL),
-    "hmlet-all-layerwise": lambda: HmletConfig(name="hmlet-all", layers=2, readout="layerwise", **SMALL),
-    "hmlet-formula": lambda: HmletConfig(name="hmlet-front", layers=2, nonlinear_input="gated", **SMALL),
-    "hmlet-non-linear": lambda: HmletConfig(layers=2, gate_types=("non-linear", "linear"), activation="tanh", **SMALL),
-    "lightgcn": lambda: MODELS["lightgcn"](embedding_size=3, layers=3),
-    "lr-gccf": lambda: MODELS["lr-gccf"](embedding_size=3, layers=2),
-    "ngcf": lambda: MODELS["ngcf"](embedding_size=3, layers=2),
-    "gc-mc": lambda: MODELS["gc-mc"](embedding_size=3),
-    "pinsage": lambda: MODELS["pinsage"](embedding_size=3, neighbours=3),
-    "bpr": lambda: MODELS["bpr"](embedding_size=3),
+    "hmlet-end": lambda: HmletConfig(layers=3, **TINY),
+    "hmlet-all-layerwise": lambda: HmletConfig(name="hmlet-all", layers=2, readout="layerwise", **TINY),
+    "hmlet-formula": lambda: HmletConfig(name="hmlet-front", layers=2, nonlinear_input="gated", **TINY),
+    "hmlet-non-linear": lambda: HmletConfig(layers=2, gate_types=("non-linear", "linear"), activation="tanh", **TINY),
+    "lightgcn": lambda: MODELS["lightgcn"](embedding_size=2, layers=3),
+    "lr-gccf": lambda: MODELS["lr-gccf"](embedding_size=2, layers=2),
+    "ngcf": lambda: MODELS["ngcf"](embedding_size=2, layers=2),
+    "gc-mc": lambda: MODELS["gc-mc"](embedding_size=2),
+    "pinsage": lambda: MODELS["pinsage"](embedding_size=2, neighbours=3),
+    "bpr": lambda: MODELS["bpr"](embedding_size=2),
 }
 
 

@@ -17,6 +17,7 @@ from hmlet.cli import main
 from hmlet.report import write_report
 from hmlet.report.figures import COLOURS, draw_all
 from hmlet.report.material import paper, read_material
+from hmlet.report.page import number
 from hmlet.runs import RunDirectory
 
 DATA = small_data()
@@ -75,11 +76,35 @@ def test_the_numbers_are_the_files(page: Path, runs: list[RunDirectory]) -> None
     found = runs[0].read_json("analysis.json")
     assert f"<td>{found['class_size']['pnl']['nodes']:,}</td>" in html
     assert f"<td>{found['gate_share']['3']:.1%}</td>" in html
-    assert f"<td>{found['verdict']['closeness']['spearman']['rho']:.3g}</td>" in html
-    assert f"<td>{found['neighbour_cosine']['fnl']['mean']:.4g}</td>" in html
+    assert f"<td>{found['verdict']['closeness']['spearman']['rho']:#.3g}</td>" in html
+    for step in ("fnl_over_pnl", "pnl_over_fl"):
+        assert f"<td>{found['verdict']['degree']['cliffs_delta'][step]:#.3g}</td>" in html
+    assert f"<td>{found['neighbour_cosine']['fnl']['mean']:#.4g}</td>" in html
     for text in ("0.1234", "+7.25 %", "0.00123", "0.00456", "0.321", "hmlet-end is ahead."):
         assert text in html
     assert escape(runs[1].read_bytes("config.toml").decode()) in html
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.5, 3, "0.500"),
+        (0.0179, 3, "0.0179"),
+        (123.4, 3, "123"),
+        (12.0, 3, "12.0"),
+        (0.64, 4, "0.6400"),
+        (None, 3, "–"),
+    ],
+)
+def test_numbers_keep_their_zeros(value: float | None, digits: int, text: str) -> None:
+    assert number(value, digits) == text
+
+
+def test_the_temperatures_first_point_is_inside_the_plot(runs: list[RunDirectory]) -> None:
+    drawn = next(each for each in draw_all(read_material(runs, None, [])) if each.name == "gates")
+    axis = drawn.sheet.axes[1]
+    (line,) = axis.lines
+    assert 1.05 * max(line.get_ydata()) < axis.get_ylim()[1]
 
 
 def test_the_papers_numbers_stand_beside_ours(page: Path) -> None:
@@ -118,10 +143,9 @@ def test_inline_figures_take_the_pages_colours_and_keep_their_ids_apart(runs: li
     assert len(ids) == len(set(ids))
 
 
-def test_the_same_files_give_the_same_page(runs: list[RunDirectory], tmp_path: Path) -> None:
-    for name in ("a.html", "b.html"):
-        write_report(runs, tmp_path / name)
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+def test_the_same_files_give_the_same_page(page: Path, runs: list[RunDirectory], tmp_path: Path) -> None:
+    write_report(runs, tmp_path / "again.html", comparison=COMPARISON, scores=[SCORES, SCORES])
+    assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 
 def test_a_run_that_was_not_analysed_gets_a_page_that_says_so(runs: list[RunDirectory], tmp_path: Path) -> None:
@@ -153,6 +177,20 @@ def test_the_command_compares_several_runs(runs: list[RunDirectory], tmp_path: P
     assert html.count("<td>lightgcn</td>") == 1
 
 
+def test_a_run_has_one_name_on_the_page(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0).random((DATA.n_users + DATA.n_items, 2))
+    paths = [tmp_path / name / "run" for name in "xy"]
+    for seed, path in enumerate(paths):
+        make_run(path, DATA, probability=chance, seed=seed)
+    out = tmp_path / "report.html"
+    assert main(["report", *map(str, paths), "--out", str(out)]) == 0
+    html = out.read_text(encoding="utf-8")
+    first, second = "hmlet-end (x/run)", "hmlet-end (y/run)"
+    assert f"<title>{first}, {second} on" in html
+    assert any(f"{one} is ahead of {other} by" in html for one, other in ((first, second), (second, first)))
+    assert "hmlet-end (run)" not in html
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")], ids=["desktop", "phone"])
 def test_a_browser_shows_all_of_it_and_fetches_nothing(page: Path, width: int, scheme: str) -> None:
@@ -176,6 +214,14 @@ def test_a_browser_shows_all_of_it_and_fetches_nothing(page: Path, width: int, s
         assert all(left >= 0 and right <= width and height > 100 for left, right, height in boxes)
         assert shown.locator("table").count() >= 8
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        assert shown.get_by_role("region").count() == shown.locator(".scroll").count()
+        verdicts = shown.get_by_role("region", name="Verdicts")
+        verdicts.focus()
+        shown.keyboard.press("ArrowRight")
+        cut = verdicts.evaluate("e => e.scrollWidth > e.clientWidth")
+        assert cut == (width < 1000)
+        if cut:
+            shown.wait_for_function("document.activeElement.scrollLeft > 0")
         ink, paper_colour = shown.evaluate(
             "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
         )

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from gated_run import small_data
 from planted_records import arm, named_data, plant
@@ -18,9 +19,10 @@ from hmlet.errors import ConfigError, DataError
 from hmlet.reproduction import Reproduction, write
 from hmlet.reproduction.markdown import fill, sheet_markdown
 from hmlet.reproduction.plan import TABLES, Cell, Choice
-from hmlet.reproduction.records import Records
+from hmlet.reproduction.records import CLASSES, Records
 from hmlet.reproduction.sheets import Verdict, ablation_sheet, cost_sheet, main_sheet, ranking_sheet, sheets
 from hmlet.reproduction.tables import Tables, _decile_answer, arm_verdict
+from hmlet.runs import RunDirectory
 
 DATA = named_data("gowalla")
 CHOICE = Choice("gowalla", tuple(TABLES), overrides=("train.epochs=200",))  # the ablation's, so both share runs
@@ -131,7 +133,7 @@ def test_the_papers_claims_get_the_verdicts_that_were_planted(tables: Tables) ->
     assert (sizes.paper, sizes.verdict) == ("27.5 % / 60.8 % / 11.7 %", FAILS)  # ours are by chance: about 25, 50, 25
     assert claims["Non-linear choices at layers 3 / 4"].verdict == "–"  # the paper has Amazon-Book's alone
     assert claims["PageRank falls from FNL over PNL to FL"].verdict == WEAK  # the gates chose by chance
-    assert len(claims) == 10
+    assert len(claims) == 11
 
 
 @pytest.mark.parametrize(
@@ -158,6 +160,23 @@ def test_the_variants_claim_needs_a_clear_lead(tmp_path: Path) -> None:
         for seed in (1, 2, 3):
             plant(close, DATA, recipe(model, seed), (mean + 0.001 * (seed - 2), 0.1, 0.01))
     assert Tables(CHOICE, Records.read(close)).claims()[2].verdict == WEAK
+
+
+def test_classes_are_compared_over_all_seeds_though_one_is_analysed(tmp_path: Path) -> None:
+    nodes = DATA.n_users + DATA.n_items
+    for seed in (1, 2):
+        place = plant(tmp_path, DATA, recipe("hmlet-end", seed), (0.12, 0.19, 0.03))
+        run = RunDirectory.open(place)
+        classes = np.zeros(nodes, dtype=np.int8)
+        classes[: 5 * seed] = 1  # five nodes have another class with the other seed
+        run.write_table(CLASSES, pa.table({"class": classes}))
+        run.write_record()
+    found = Tables(CHOICE, Records.read(tmp_path))
+    assert found.stability is not None
+    assert found.stability["keep"] == pytest.approx(1 - 5 / nodes)
+    claim = found.claims()[-1]
+    assert claim.ours.startswith(f"{100 * (1 - 5 / nodes):.1f} % of nodes over 2 seeds")
+    assert claim.verdict == "–"
 
 
 def test_an_arm_is_held_against_the_trained_gate(tables: Tables) -> None:
@@ -242,6 +261,14 @@ def test_nothing_is_filled_in_where_nothing_was_run(tmp_path: Path) -> None:
     assert "0 of 94 runs" in written.page.read_text(encoding="utf-8")
 
 
+def test_what_was_not_chosen_has_no_table(tmp_path: Path) -> None:
+    written = write([Choice("gowalla", tuple(TABLES), models=("bpr",))], tmp_path)
+    html, markdown = (path.read_text(encoding="utf-8") for path in (written.page, written.markdown))
+    assert "HMLET(End) beats every baseline? Not run." in html
+    for title, there in (("The main table", True), ("Where to put the gates", False), ("What carries the gain", False)):
+        assert (title in html, title in markdown) == (there, there)
+
+
 def test_records_of_other_data_under_one_name_are_refused(out: Path, tmp_path: Path) -> None:
     other = named_data("gowalla")
     plant(tmp_path, other, recipe("hmlet-end", 1), (0.1, 0.1, 0.01))
@@ -281,4 +308,7 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(written: Reproduction
         assert asked == [written.page.as_uri()]
         assert shown.evaluate("document.documentElement.scrollWidth") <= 375
         assert shown.locator("span.none").first.is_visible()
+        shown.set_viewport_size({"width": 1280, "height": 900})
+        noise = shown.get_by_role("region", name="Noise when ranking, and the mask").first
+        assert noise.evaluate("e => e.scrollWidth <= e.clientWidth")
         browser.close()

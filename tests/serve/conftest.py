@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,6 +45,4 @@ def start(runs: Path) -> Iterator[Callable[..., Server]]:
 
     yield call
     for server in started:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.communicate()
+        server.process.send(signal.SIGKILL)

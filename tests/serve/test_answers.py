@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gated_run import make_run, small_data
 from serving import client_of
 from starlette.testclient import TestClient
 
 from hmlet.api import Run
 from hmlet.serve.settings import Settings
+from hmlet.serve.state import Served
 
 
 def test_every_user_gets_the_offline_top_n(client: TestClient, run: Run) -> None:
@@ -90,7 +92,14 @@ def test_the_overview_counts_every_node_and_shows_a_sample(client: TestClient, r
     for node in answer["sample"]:
         vocabulary = run.data.users if node["side"] == "user" else run.data.items
         index = int(vocabulary.indices([node["id"]])[0]) + (0 if node["side"] == "user" else run.data.n_users)
-        assert [p > 0.5 for p in node["probability"]] == chosen[index]
+        assert node["nonlinear"] == chosen[index]
+
+
+def test_the_map_tells_the_choice_also_where_its_probability_is_rounded_to_a_half(tmp_path: Path) -> None:
+    data = small_data()
+    make_run(tmp_path, data, probability=np.full((data.n_users + data.n_items, 2), 0.50001))
+    (node,) = Served(Run.open(tmp_path), tmp_path).overview(1)["sample"]
+    assert (node["probability"], node["nonlinear"], node["class"]) == ([0.5, 0.5], [True, True], "FNL")
 
 
 def test_probes_and_metrics(client: TestClient) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import threading
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import Server, log_lines
+from forked import Forked
+from serving import HMLET, Server, log_lines
 
 from hmlet.api import Run
 
@@ -97,12 +97,12 @@ def test_sigterm_lets_requests_finish(start: Start) -> None:
             b"Content-Length: %d\r\n\r\n" % len(body) + body[:5]
         )
         time.sleep(0.3)
-        server.process.terminate()
+        server.process.send(signal.SIGTERM)
         time.sleep(0.3)
         client.sendall(body[5:])
         assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
-    log = server.process.communicate(timeout=30)[1]
-    assert server.process.returncode == 0
+    log = server.process.wait(30)
+    assert server.process.status == 0
     assert "Traceback" not in log
 
 
@@ -113,11 +113,11 @@ def test_sighup_reads_the_run_again(runs: Path, tmp_path: Path) -> None:
         before = ask(server).headers["x-hmlet-run"]
         shutil.rmtree(tmp_path / "run")
         shutil.copytree(runs / "second", tmp_path / "run")
-        os.kill(server.process.pid, signal.SIGHUP)
+        server.process.send(signal.SIGHUP)
         wait_for(lambda: ask(server).headers["x-hmlet-run"] != before)
         assert ask(server).json() == Run.open(runs / "second").recommend(["gimp"], 20)
         (tmp_path / "run" / "factors.safetensors").unlink()
-        os.kill(server.process.pid, signal.SIGHUP)
+        server.process.send(signal.SIGHUP)
         refused = 'hmlet_reloads_total{outcome="refused"} 1.0'
         wait_for(lambda: refused in httpx.get(f"{server.url}/metrics", trust_env=False).text)
         assert ask(server).status_code == 200
@@ -143,15 +143,34 @@ def test_the_token_reaches_no_log(start: Start, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [["--host", "0.0.0.0"], ["--host", "::"], ["--token-file", "/nowhere/token"]])
 def test_it_refuses_to_start(runs: Path, options: list[str]) -> None:
     server = Server(str(runs / "first"), *options)
-    log = server.process.communicate(timeout=60)[1]
-    assert server.process.returncode == 2
+    log = server.process.wait()
+    assert server.process.status == 2
     assert log.startswith("error: ")
     assert len(log.splitlines()) == 1
 
 
+def test_a_run_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    server = Server(str(tmp_path / "nope"))
+    log = server.process.wait()
+    assert server.process.status == 2
+    assert log.startswith("error: ")
+    assert len(log.splitlines()) == 1
+
+
+def test_it_says_where_it_listens_once_it_does(runs: Path) -> None:
+    process = Forked(HMLET, "serve", str(runs / "first"), "--port", "0")
+    said = next((line for line in iter(process.line, "") if line.startswith("serving ")), "")
+    try:
+        address = said.removeprefix(f"serving {runs / 'first'} at ").removesuffix(" (Ctrl-C stops)\n")
+        assert httpx.get(f"{address}v1/ready", trust_env=False).status_code == 200
+    finally:
+        process.send(signal.SIGTERM)
+        process.wait(30)
+
+
 def test_a_taken_port_is_one_line(server: Server, runs: Path) -> None:
     other = Server(str(runs / "first"), port=server.port)
-    log = other.process.communicate(timeout=60)[1]
-    assert other.process.returncode == 2
+    log = other.process.wait()
+    assert other.process.status == 2
     assert log.splitlines()[-1].startswith(f"error: cannot listen on 127.0.0.1:{server.port}")
     assert "Traceback" not in log

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import finished
+from planted import dataset
 from serving import client_of, error_of
 from starlette.testclient import TestClient
 
+from hmlet.cli import main
 from hmlet.errors import ConfigError
+from hmlet.serve.observe import JsonLines
 from hmlet.serve.settings import Limits, Settings
 
 JSON = {"content-type": "application/json"}
@@ -61,6 +67,25 @@ def test_a_bad_recommend_is_refused(client: TestClient, body: bytes, status: int
     answer = client.post("/v1/recommend", content=body, headers=JSON)
     assert answer.status_code == status
     assert word in error_of(answer)["message"]
+
+
+EITHER = 'body: A request has either "users", whom the model knows, or the "items" of a newcomer'
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"users": ["gimp"], "items": ["vim"]}, EITHER + ' (sent: {"users": ["gimp"], "items": ["vim"]})'),
+        ({}, EITHER + " (sent: {})"),
+        ({"users": ["gimp"], "k": 5000}, "body.k: Input should be less than or equal to 1000 (sent: 5000)"),
+        ({"users": ["gimp", True]}, "body.users.1: An id is a whole number or a text (sent: true)"),
+        ({"users": [1.5]}, "body.users.0: Input should be a valid integer (sent: 1.5)"),
+        ({"items": "x" * 99}, f'body.items: Input should be a valid list (sent: "{"x" * 59}…)'),
+        ({"items": ["vim"], "n": 1}, "body.n: Extra inputs are not permitted (sent: 1)"),
+    ],
+)
+def test_a_refusal_names_the_place_and_what_was_sent(client: TestClient, body: dict[str, Any], message: str) -> None:
+    assert error_of(client.post("/v1/recommend", json=body))["message"] == message
 
 
 def test_a_body_of_unknown_length_is_cut_off(client: TestClient) -> None:
@@ -112,6 +137,18 @@ def test_unknown_ids_of_an_explanation(client: TestClient, side: str) -> None:
     answer = client.post("/v1/explain", json={"user": "gimp", "item": "libc6", side: "nobody"})
     assert answer.status_code == 404
     assert side in error_of(answer)["message"]
+
+
+def test_nodes_without_training_interactions(tmp_path: Path) -> None:
+    train = [(user, item) for user in range(6) for item in range(6) if (user + item) % 3]
+    run = finished("hmlet-end", tmp_path / "run", data=dataset(7, 7, train=train, valid=[(6, 6)], test=[(0, 6)]))
+    with client_of(tmp_path / "run", Settings()) as client:
+        answer = client.post("/v1/recommend", json={"items": ["i6"]})
+        assert (answer.status_code, error_of(answer)["code"]) == (422, "data")
+        assert "no trained items" in error_of(answer)["message"]
+        answer = client.post("/v1/explain", json={"user": "u6", "item": "i0"})
+        assert answer.status_code == 200
+        assert answer.json() == run.explain("u6", "i0")
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
@@ -187,10 +224,39 @@ def test_other_machines_are_let_in_with_a_token_only(host: str) -> None:
     assert "secret-token" not in repr(Settings(host=host, token="secret-token"))
 
 
-@pytest.mark.parametrize("token", ["", "  ", "two\nlines", "schlüssel"])
+@pytest.mark.parametrize("token", ["", "  ", "two\nlines", "schlüssel", "t ", " t"])
 def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="token"):
         Settings(token=token)
+
+
+def test_a_space_around_the_token_of_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Settings] = []
+    monkeypatch.setattr("hmlet.serve.server.serve", lambda path, opener, settings, listening: given.append(settings))
+    monkeypatch.setenv("HMLET_TOKEN", "open sesame \n")
+    assert main(["serve", "run"]) == 0
+    assert [settings.token for settings in given] == ["open sesame"]
+
+
+@pytest.mark.parametrize("token", ['a"b', "a\\b", "n", "plain"])
+def test_the_log_blots_out_any_token(token: str) -> None:
+    record = logging.LogRecord("hmlet.serve", logging.INFO, __file__, 1, "request", None, None)
+    record.fields = {"path": f"/{token}", "status": 401, "client": None, "traceback": f"one\n{token}"}
+    line = json.loads(JsonLines(token).format(record))
+    blotted = {name: line[name] for name in ("path", "status", "client", "traceback")}
+    end = {"n": "o[token]e\n[token]"}.get(token, "one\n[token]")
+    assert blotted == {"path": "/[token]", "status": 401, "client": None, "traceback": end}
+
+
+def test_every_limit_that_can_be_set_is_kept(runs: Path) -> None:
+    limits = Limits(body_bytes=100, pairs=5)
+    with client_of(runs / "first", Settings(limits=limits)) as client:
+        assert client.post("/v1/recommend", json={"users": ["gimp"], "k": 5}).status_code == 200
+        many = client.post("/v1/recommend", json={"users": ["gimp"], "k": 6})
+        assert (many.status_code, "more than 5 recommendations" in error_of(many)["message"]) == (413, True)
+        large = client.post("/v1/recommend", json={"users": ["x" * 100]})
+        assert (large.status_code, "larger than 100 bytes" in error_of(large)["message"]) == (413, True)
+    assert {field.name for field in fields(Limits)} == {"body_bytes", "pairs", "in_flight", "seconds"}
 
 
 def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:

@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from finished import finished
 from serving import client_of, error_of
 from starlette.testclient import TestClient
 
 from hmlet.api import Run
+from hmlet.serve.service import Service
 from hmlet.serve.settings import Settings
+from hmlet.serve.state import Served
 
 USERS = ["gimp", "inkscape", "0ad"]
 
@@ -49,6 +52,40 @@ def test_a_swap_under_load_drops_and_mixes_nothing(client: TestClient, runs: Pat
         thread.join(30)
     assert wrong == []
     assert seen == set(expected)
+
+
+def is_warm(served: Served) -> bool:
+    made = {"degrees", "_searchable", "_choices"} <= vars(served).keys()
+    return made and "fold_in" in vars(served.run) and "user" in served.run.fold_in._rules  # type: ignore[attr-defined]
+
+
+def test_the_first_newcomer_finds_the_run_warm(client: TestClient, runs: Path) -> None:
+    assert not is_warm(Served(Run.open(runs / "first"), runs / "first"))
+    service: Service = client.service  # type: ignore[attr-defined]
+    service._loader.submit(lambda: None).result(60)  # after all that the start has left to this thread
+    assert is_warm(service.current)
+    assert client.post("/v1/reload", json={"run": "second"}).status_code == 200
+    assert is_warm(service.current)
+
+
+def test_a_run_without_layers_is_served_all_the_same(tmp_path: Path) -> None:
+    run = finished("hmlet-end", tmp_path / "run", "train.save_layers=false")
+    with client_of(tmp_path / "run", Settings(reload_root=tmp_path)) as client:
+        assert client.post("/v1/reload", json={"run": "run"}).status_code == 200
+        assert client.post("/v1/recommend", json={"users": ["u1"]}).json() == run.recommend(["u1"])
+        answer = client.post("/v1/recommend", json={"items": ["i1"]})
+        assert (answer.status_code, error_of(answer)["code"]) == (422, "config")
+
+
+def test_damaged_layers_are_refused_and_do_not_touch_recommendations(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "first", tmp_path / "run")
+    layers = tmp_path / "run" / "layers.safetensors"
+    layers.write_bytes(layers.read_bytes()[:-1])
+    with client_of(tmp_path / "run", Settings(reload_root=tmp_path)) as client:
+        assert client.post("/v1/recommend", json={"users": USERS}).status_code == 200
+        answer = client.post("/v1/recommend", json={"items": ["libc6"]})
+        assert (answer.status_code, error_of(answer)["code"]) == (503, "run")
+        assert client.post("/v1/reload", json={"run": "run"}).status_code == 409
 
 
 @pytest.mark.parametrize("fault", ["missing", "flipped", "truncated", "unfinished", "empty"])

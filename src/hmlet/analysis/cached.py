@@ -12,12 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from hmlet.analysis.centrality import Centralities, Progress, centralities
+from hmlet.analysis.centrality import Centralities, centralities
 from hmlet.data import Dataset
 from hmlet.data.catalog import cache_directory
 from hmlet.errors import HmletError
 from hmlet.files import replacing
 from hmlet.graph import Graph
+from hmlet.progress import Advance, silent
 
 FORMAT_VERSION = 1
 
@@ -28,7 +29,7 @@ def cached_centralities(
     *,
     samples: int | None = None,
     device: torch.device | str = "cpu",
-    advance: Progress | None = None,
+    advance: Advance = silent,
 ) -> Centralities:
     """The centralities of a data set's training graph, from the cache where they are; a damaged entry is made anew."""
     kind = "exact" if samples is None or samples >= graph.n_nodes else f"sampled-{samples}"

@@ -14,7 +14,6 @@ Shapes: N nodes, S nodes of the larger side, B sources of a block. Values are no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,9 +26,9 @@ from torch import Tensor
 from hmlet.errors import ConfigError
 from hmlet.graph import Graph
 from hmlet.kernels import Operator
+from hmlet.progress import Advance, silent
 
 Floats = npt.NDArray[np.float64]
-Progress = Callable[[float, float | None], None]
 
 DAMPING = 0.85
 # The largest path count that is kept as it is; what it is multiplied with later (a degree, N) stays far in range.
@@ -69,7 +68,7 @@ def centralities(
     seed: int = 0,
     device: torch.device | str = "cpu",
     block: int | None = None,
-    advance: Progress | None = None,
+    advance: Advance = silent,
 ) -> Centralities:
     """All centralities of a graph: exact, or from `samples` sources drawn without replacement.
 
@@ -109,7 +108,7 @@ def path_sums(
     *,
     device: torch.device | str = "cpu",
     block: int | None = None,
-    advance: Progress | None = None,
+    advance: Advance = silent,
 ) -> PathSums:
     """What betweenness and closeness are made of, summed over the sources (ascending node numbers)."""
     device = torch.device(device)
@@ -129,8 +128,7 @@ def path_sums(
             assert levels is not None
             total.add(halves[levels[0].counts.dtype], side, levels)
             done += len(roots)
-            if advance:
-                advance(done, len(sources))
+            advance(done, len(sources))
     return total.collect(graph)
 
 

@@ -1,74 +1,22 @@
-"""What the gates chose: shares per layer, the classes FNL, PNL and FL, and how they stand to a node's degree.
+"""What the gates chose, counted: shares per layer, the sizes of the classes, and how they stand to a node's degree.
 
 Nodes are numbered users first. Shapes: N nodes, L gated layers. Every function returns plain numbers, lists and dicts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from hmlet.errors import RunError
+from hmlet.choices import CLASSES, Choices, Codes
 
-# In the paper's order: every gated layer non-linear, some, none.
-CLASSES = ("fnl", "pnl", "fl")
 BOX = ("lower_whisker", "lower_quartile", "median", "upper_quartile", "upper_whisker")
 PROBABILITY_BINS = 20
 DEGREE_BINS = 24
 
-Bools = npt.NDArray[np.bool_]
-Codes = npt.NDArray[np.int8]
 Values = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Choices:
-    """Each node's noise-free choice at each gated layer, and the probability of the non-linear branch behind it."""
-
-    layers: tuple[int, ...]
-    nonlinear_NL: Bools
-    probability_NL: npt.NDArray[np.float32]
-
-    @classmethod
-    def from_table(cls, table: pa.Table, n_nodes: int, where: str) -> Choices:
-        """The choices of a gates.parquet: one row a node and gated layer, in any order. `where` names it in errors."""
-        node, layer = table["node"].to_numpy(), table["layer"].to_numpy()
-        layers, column = np.unique(layer, return_inverse=True)
-        if not len(layers):
-            raise RunError(
-                f"{where} has no gated layer, so no node chose anything", "analyse a run of an HMLET variant"
-            )
-        cell = node.astype(np.int64) * len(layers) + column
-        whole = n_nodes * len(layers)
-        if len(cell) != whole or not np.array_equal(np.sort(cell), np.arange(whole)):
-            raise RunError(
-                f"{where} has {len(cell)} gate rows, not one for each of {n_nodes} nodes and {len(layers)} layers",
-                "restore the run from a copy, or train again",
-            )
-        nonlinear, probability = np.empty(whole, dtype=np.bool_), np.empty(whole, dtype=np.float32)
-        nonlinear[cell] = table["nonlinear"].to_numpy(zero_copy_only=False)
-        probability[cell] = table["probability"].to_numpy()
-        shape = (n_nodes, len(layers))
-        return cls(tuple(int(each) for each in layers), nonlinear.reshape(shape), probability.reshape(shape))
-
-    @property
-    def count(self) -> npt.NDArray[np.int64]:
-        """How many gated layers each node passes by the non-linear branch."""
-        return np.asarray(self.nonlinear_NL.sum(axis=1, dtype=np.int64))
-
-    @property
-    def classes(self) -> Codes:
-        """Each node's class as its place in CLASSES."""
-        count = self.count
-        return np.where(count == len(self.layers), 0, np.where(count == 0, 2, 1)).astype(np.int8)
-
-    def of(self, chosen: slice) -> Choices:
-        """The choices of some of the nodes."""
-        return Choices(self.layers, self.nonlinear_NL[chosen], self.probability_NL[chosen])
 
 
 def gate_share(choices: Choices) -> dict[str, float]:

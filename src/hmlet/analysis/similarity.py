@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmlet.analysis.gates import CLASSES, Codes
+from hmlet.choices import CLASSES, Codes
 from hmlet.graph import Graph
 
 Floats = npt.NDArray[np.float64]

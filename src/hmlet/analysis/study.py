@@ -10,13 +10,15 @@ import torch
 
 from hmlet.analysis import gates
 from hmlet.analysis.cached import cached_centralities
-from hmlet.analysis.centrality import Centralities, Progress
+from hmlet.analysis.centrality import DAMPING, Centralities
 from hmlet.analysis.similarity import class_cosine, edge_cosine, neighbour_cosine
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import explain
+from hmlet.choices import Choices
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
 from hmlet.graph import Graph, training_graph
+from hmlet.progress import Advance, silent
 from hmlet.runs import RunDirectory
 
 FILE = "analysis.json"
@@ -30,7 +32,7 @@ def analyse(
     centrality: str = "exact",
     *,
     device: torch.device | str = "cpu",
-    advance: Progress | None = None,
+    advance: Advance = silent,
 ) -> list[dict[str, Any]]:
     """One analysis a run, written into each; with several runs of one model and data set, their stability as well.
 
@@ -67,21 +69,22 @@ def parse_centrality(text: str) -> int | None:
     raise ConfigError(f"--centrality is {text!r}", "use exact, none or sampled:N with N at least 2, as in sampled:1000")
 
 
-def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> gates.Choices:
+def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> Choices:
     """What a run's gates chose; a run of other data or of a model without gates is refused."""
-    if not run.require_finished().has("gates.parquet"):
+    if run.require_finished().record["data"]["fingerprint"] != data.fingerprint:
+        raise RunError(
+            f"{run.path} was trained on other data than {data.name}", "analyse runs of one data set at a time"
+        )
+    choices = Choices.read(run, n_nodes)
+    if choices is None:
         raise RunError(
             f"{run.path} is a run of {run.record['model']}, which has no gates to analyse",
             "analyse a run of hmlet-end, hmlet-middle, hmlet-front or hmlet-all",
         )
-    if run.record["data"]["fingerprint"] != data.fingerprint:
-        raise RunError(
-            f"{run.path} was trained on other data than {data.name}", "analyse runs of one data set at a time"
-        )
-    return gates.Choices.from_table(run.read_table("gates.parquet"), n_nodes, str(run.path / "gates.parquet"))
+    return choices
 
 
-def study(run: RunDirectory, choices: gates.Choices, graph: Graph, central: Centralities | None) -> dict[str, Any]:
+def study(run: RunDirectory, choices: Choices, graph: Graph, central: Centralities | None) -> dict[str, Any]:
     """The analysis of one run: of all nodes at the top, and the same of `users` and `items` apart."""
     cosine = neighbour_cosine(graph, edge_cosine(graph, *run.factors()))
     measures: dict[str, gates.Values] = {"degree": graph.degree}
@@ -122,7 +125,7 @@ def method(central: Centralities) -> dict[str, Any]:
         "exact": central.exact,
         "sources": central.sources,
         "nodes": len(central.degree),
-        "pagerank_damping": 0.85,
+        "pagerank_damping": DAMPING,
     }
     if not central.exact:
         for name in ("betweenness", "closeness"):

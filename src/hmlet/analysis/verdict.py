@@ -2,15 +2,16 @@
 
 A verdict rests on three things. Spearman's ρ between a node's centrality and how many gated layers it passes by the
 non-linear branch says how strong the tendency is. Kruskal and Wallis' test over the classes says whether it could be
-chance. Cliff's δ of neighbouring classes (FNL over PNL, PNL over FL) says whether every step points the claimed way.
+chance. Cliff's δ of neighbouring classes (FNL over PNL, PNL over FL) says whether every step goes the claimed way.
 
   too weak to say   fewer than two classes have 30 nodes, or p ≥ 0.001, or |ρ| < 0.1 (less than a small effect)
-  holds             ρ ≥ 0.1, and every δ between neighbouring classes of at least 30 nodes is above 0
+  holds             ρ ≥ 0.1, and δ ≥ 0.147 (a small effect) between all neighbouring classes of at least 30 nodes
   does not hold     otherwise
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -18,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from hmlet.analysis.gates import CLASSES, Codes, Values
+from hmlet.analysis.gates import Values
+from hmlet.choices import CLASSES, Codes
 
 HOLDS, FAILS, WEAK = "holds", "does not hold", "too weak to say"
 SMALL_CLASS, LEVEL, SMALL_EFFECT = 30, 0.001, 0.1
+SMALL_STEP = 0.147  # below it, Cliff's δ is customarily called negligible
 
 
 def explain(count: npt.NDArray[np.int64], classes: Codes, values: Values) -> dict[str, Any]:
@@ -34,20 +37,32 @@ def explain(count: npt.NDArray[np.int64], classes: Codes, values: Values) -> dic
     steps = {
         f"{a}_over_{b}": cliffs_delta(groups[a], groups[b]) for a, b in (("fnl", "pnl"), ("pnl", "fl"), ("fnl", "fl"))
     }
-    return {
-        "verdict": _verdict(rho, h_p, groups),
+    numbers = {
         "spearman": {"rho": rho, "p": rho_p},
         "kruskal_wallis": {"h": h, "p": h_p, "epsilon_squared": epsilon_squared},
         "cliffs_delta": steps,
     }
+    return {"verdict": _verdict(numbers, {name: len(group) for name, group in groups.items()}), **numbers}
 
 
-def _verdict(rho: float | None, p: float | None, groups: dict[str, Values]) -> str:
-    large = [group for group in groups.values() if len(group) >= SMALL_CLASS]
+def judged(analysis: dict[str, Any]) -> dict[str, Any]:
+    """A run's analysis with verdicts by the rule above from its own numbers: it may have been written under another."""
+
+    def side(part: dict[str, Any]) -> dict[str, Any]:
+        sizes = {name: each["nodes"] for name, each in part["class_size"].items()}
+        found = {name: {**one, "verdict": _verdict(one, sizes)} for name, one in part["verdict"].items()}
+        return {**part, "verdict": found}
+
+    return {**side(analysis), **{name: side(analysis[name]) for name in ("users", "items")}}
+
+
+def _verdict(numbers: dict[str, Any], sizes: Mapping[str, int]) -> str:
+    rho, p = numbers["spearman"]["rho"], numbers["kruskal_wallis"]["p"]
+    large = [name for name in CLASSES if sizes[name] >= SMALL_CLASS]
     if len(large) < 2 or rho is None or p is None or p >= LEVEL or abs(rho) < SMALL_EFFECT:
         return WEAK
-    steps = [cliffs_delta(high, low) for high, low in pairwise(large)]
-    return HOLDS if rho > 0 and all(step is not None and step > 0 for step in steps) else FAILS
+    steps = [numbers["cliffs_delta"][f"{high}_over_{low}"] for high, low in pairwise(large)]
+    return HOLDS if rho > 0 and all(step >= SMALL_STEP for step in steps) else FAILS
 
 
 def spearman(x: Values, y: Values) -> tuple[float | None, float | None]:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -70,10 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Typer's own usage errors differ in class between versions; all of them can say what is wrong.
         if not hasattr(error, "format_message"):
             raise
+        said = error.format_message().rstrip(".")
         report_error(
-            f"{error.format_message().rstrip('.')}: see `hmlet {' '.join(_command(arguments))} --help`".replace(
-                "  ", " "
-            )
+            f"{said}{' See' if said.endswith('?') else ': see'} `{' '.join(['hmlet', *_command(arguments)])} --help`"
         )
         return 2
 
@@ -92,8 +91,9 @@ def _report(error: HmletError) -> None:
 
 def _require_one_process(arguments: list[str]) -> None:
     """Refuse that torchrun starts several processes of a command that is written for one."""
-    command = " ".join(_command(arguments))
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "TORCHELASTIC_RUN_ID" in os.environ and command not in _ON_RANKS:
+    if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    if (command := " ".join(_command(arguments))) not in _ON_RANKS:
         raise ConfigError(
             f"hmlet {command} runs in one process", f"start it without torchrun, which is for {' and '.join(_ON_RANKS)}"
         )
@@ -113,10 +113,15 @@ def _call(arguments: list[str]) -> int:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """The leading words of a command line that name the command: `data stats`, `train`."""
-    groups = {"data": 2}
-    words = [word for word in arguments if not word.startswith("-")]
-    return words[: groups.get(words[0], 1)] if words else []
+    """The leading words of a command line that name a command there is: `data stats`, `train`."""
+    found: list[str] = []
+    here: Any = typer.main.get_command(app)
+    for word in (word for word in arguments if not word.startswith("-")):
+        here = getattr(here, "commands", {}).get(word)
+        if here is None:
+            break
+        found.append(word)
+    return found
 
 
 def run() -> None:

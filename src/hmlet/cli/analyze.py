@@ -24,15 +24,14 @@ def analyze(
     With several runs of one model and data set it also tells how many nodes keep their class.
 
     Example: hmlet analyze runs/end --json
+
     Example: hmlet analyze runs/end-seed-*
     """
-    import torch
-
     from hmlet.analysis.study import analyse
     from hmlet.api import Run
+    from hmlet.training import choose_device
 
-    opened = [Run.open(path) for path in runs]
-    where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    opened, where = [Run.open(path) for path in runs], choose_device(device)
     with progress("centralities") as advance:
         found = analyse([run.directory for run in opened], opened[0].data, centrality, device=where, advance=advance)
     if as_json:
@@ -50,6 +49,8 @@ def analyze(
 
 def _tell(result: dict[str, Any]) -> None:
     """Three tables: choices per layer, classes, verdicts."""
+    from hmlet.choices import CLASSES
+
     sides = [("all", result), ("users", result["users"]), ("items", result["items"])]
     layers = [str(layer) for layer in result["gated_layers"]]
     print_table(
@@ -57,12 +58,11 @@ def _tell(result: dict[str, Any]) -> None:
         [[name, *(f"{side['gate_share'][layer]:.1%}" for layer in layers)] for name, side in sides],
     )
     print_line()
-    names = ("fnl", "pnl", "fl")
     print_table(
-        ["class", *(name.upper() for name in names)],
+        ["class", *(name.upper() for name in CLASSES)],
         [
-            *([name, *(f"{side['class_size'][each]['share']:.1%}" for each in names)] for name, side in sides),
-            ["neighbour cosine", *(_number(result["neighbour_cosine"][each]["mean"]) for each in names)],
+            *([name, *(f"{side['class_size'][each]['share']:.1%}" for each in CLASSES)] for name, side in sides),
+            ["neighbour cosine", *(_number(result["neighbour_cosine"][each]["mean"]) for each in CLASSES)],
         ],
     )
     print_line()

@@ -1,4 +1,4 @@
-"""What every command shares: the app, one JSON object on standard output, tables, progress on standard error."""
+"""What commands share: the app, options, one JSON object on standard output, tables, progress on standard error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hmlet.progress import Advance
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -22,14 +25,27 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+LINE_SECONDS = 30.0
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
+# A recipe, as train, plan and tune are told of it.
+_MODEL = typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")
+Model = Annotated[str, _MODEL]
+MaybeModel = Annotated[str | None, _MODEL]
+Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
 
 
 def speaks() -> bool:
     """Whether this process has a voice: of those that torchrun starts for one command, the first has."""
     return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0"
+
+
+def given(context: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line, and does not only have its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def report_error(message: str) -> None:
@@ -68,17 +84,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         print_line("  ".join(padded).rstrip())
 
 
-class Advance(Protocol):
-    """What long work calls: how far it is of how much, in which unit, and a few words beside the bar."""
-
-    def __call__(self, done: float, total: float | None = None, text: str = "") -> None: ...
-
-
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar on standard error when that is a terminal, silence otherwise."""
+    """A progress bar on standard error when that is a terminal, and a line now and then where it is a file."""
     if not (sys.stderr.isatty() and speaks()):
-        yield lambda done, total=None, text="": None
+        yield _lines(title)
         return
     bar = _bar()
     with bar:
@@ -88,6 +98,19 @@ def progress(title: str) -> Iterator[Advance]:
             bar.update(task, completed=done, total=total, text=text)
 
         yield advance
+
+
+def _lines(title: str) -> Advance:
+    """Progress for a log, which keeps every line: one each LINE_SECONDS at the most, and none for short work."""
+    said_at = monotonic()
+
+    def advance(done: float, total: float | None = None, text: str = "") -> None:
+        nonlocal said_at
+        if monotonic() - said_at >= LINE_SECONDS:
+            said_at = monotonic()
+            note("  ".join(filter(None, [title, f"{done / total:.0%}" if total else "", text])))
+
+    return advance
 
 
 def _bar() -> Progress:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Fetch, prepare and describe data sets.", no_args_is_help=True, rich_markup_mode=None)
 
+DEFAULT_SPLIT = "ratio:0.8,0.1,0.1"  # hmlet.data.splits', which imports NumPy, and --help must not
 Mirror = Annotated[
     str | None,
     typer.Option("--mirror", help="A directory or URL that has NAME/train.txt and so on.", envvar="HMLET_DATA_MIRROR"),
@@ -47,12 +48,12 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         print_json({"sets": sets})
         return
-    width = max(len(named["name"]) for named in sets) + 2
     print_table(
-        ("name".ljust(width) + "about", "users", "items", "interactions", "at hand"),
+        ("name", "about", "users", "items", "interactions", "at hand"),
         [
             (
-                named["name"].ljust(width) + named["about"],
+                named["name"],
+                named["about"],
                 *(f"{named[key]:,}" for key in ("users", "items", "interactions")),
                 "yes" if named["at_hand"] else "no",
             )
@@ -94,6 +95,10 @@ def prepare(
         str | None,
         typer.Option("--format", help="csv, tsv, parquet, jsonl or adjacency; by default the suffix decides."),
     ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option("--delimiter", help="The character between fields of csv or tsv; the header shows , ; tab and |."),
+    ] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="The column of user ids; guessed from its name by default.")
     ] = None,
@@ -116,7 +121,7 @@ def prepare(
         typer.Option(
             "--split", help="ratio:0.8,0.1,0.1 per user, temporal:0.8,0.1,0.1 over all, leave-one-out, or files."
         ),
-    ] = "ratio:0.8,0.1,0.1",
+    ] = DEFAULT_SPLIT,
     seed: Annotated[int, typer.Option("--seed", help="Which of the random splits.")] = 0,
     user_name: Annotated[str | None, typer.Option("--user-name", help="The column of users' readable names.")] = None,
     item_name: Annotated[str | None, typer.Option("--item-name", help="The column of items' readable names.")] = None,
@@ -135,6 +140,7 @@ def prepare(
     """Turn interaction files into a prepared directory: read, merge, filter, split.
 
     Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --out ml
+
     Example: hmlet data prepare train.txt val.txt test.txt --split files --out mine
     """
     from hmlet.data.columns import Columns
@@ -148,6 +154,7 @@ def prepare(
             files,
             columns=columns,
             format=format,
+            delimiter=delimiter,
             min_rating=min_rating,
             core=core,
             split=split,
@@ -181,6 +188,9 @@ def _tell(dataset: Dataset, out: Path) -> None:
     _describe(dataset)
     if done["users_without_training"]:
         print_line(f"{done['users_without_training']:,} users have no training interaction")
+    for part, use in (("valid", "choose the best epoch by"), ("test", "measure the model on")):
+        if not dataset.count(part):
+            print_line(f"the {part} part is empty: there is nothing to {use}")
     print_line(f"\nwritten to {out}")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, print_table
+from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Mask = Annotated[str, typer.Option(help="Items that are left out of the ranking: train or train+valid.")]
@@ -28,7 +28,8 @@ def evaluate(
     """
     from hmlet.api import Run
 
-    result = Run.open(run).evaluate(split, mask, k)
+    with progress(f"evaluating {run}") as advance:
+        result = Run.open(run).evaluate(split, mask, k, advance)
     if as_json:
         print_json(result.as_json())
         return

@@ -7,26 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, print_table
+from hmlet.cli.console import Json, Model, Overrides, Preset, app, print_json, print_line, print_table
 from hmlet.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from hmlet.config import Recipe
     from hmlet.planning import MemoryPlan, Sizes
 
-_UNITS = {"": 1, "B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-Count = Annotated[float | None, typer.Option(help="Instead of DATA: how many there are, such as 1e8.", min=1)]
+_UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+Count = Annotated[
+    float | None, typer.Option(help="Instead of DATA: how many there are, such as 1e8.", min=1, max=2**31 - 1)
+]  # as many as 32-bit indices tell apart
 
 
 @app.command()
 def plan(
-    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    model: Model,
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")] = None,
     users: Count = None,
     items: Count = None,
-    edges: Annotated[float | None, typer.Option(help="Training interactions, such as 1e9.", min=1)] = None,
-    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    edges: Annotated[float | None, typer.Option(help="Training interactions, such as 1e9.", min=1, max=10**15)] = None,
+    preset: Preset = "hmlet",
+    overrides: Overrides = None,
     devices: Annotated[int, typer.Option(help="Ranks that the embedding columns are split over.", min=1)] = 1,
     device: Annotated[
         str, typer.Option(help="auto, cpu or cuda; with --memory also a cuda that is not here.")
@@ -41,10 +43,12 @@ def plan(
     Example: hmlet plan --users 1e8 --items 1e7 --edges 1e9 --model hmlet-end --device cuda --devices 8 --memory 80GB
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name
     from hmlet.distributed import Ranks
     from hmlet.planning import changes, fits, memory_plan, readable
 
-    recipe, ranks = resolve(model, preset, None, overrides or [], dataset=data), Ranks(0, devices)
+    known = None if data is None else known_name(data)
+    recipe, ranks = resolve(model, preset, None, overrides or [], dataset=known), Ranks(0, devices)
     ranks.require_columns(recipe.model.embedding_size)
     sizes = _sizes(data, users, items, edges)
     kind, free = _place(device, memory)
@@ -104,8 +108,17 @@ def _sizes(data: str | None, users: float | None, items: float | None, edges: fl
         from hmlet.data.catalog import load
 
         return Sizes.of(load(data))
-    if data is None and users is not None and items is not None and edges is not None:
-        return Sizes(int(users), int(items), int(edges))
+    if data is not None:
+        raise ConfigError(f"plan was given DATA, {data!r}, and sizes as well", "leave out one or the other")
+    if users is not None and items is not None and edges is not None:
+        sizes = Sizes(int(users), int(items), int(edges))
+        if sizes.edges > sizes.users * sizes.items:
+            raise ConfigError(
+                f"--edges {sizes.edges:,} are more than the {sizes.users * sizes.items:,} pairs of "
+                f"{sizes.users:,} users and {sizes.items:,} items",
+                "count each pair once",
+            )
+        return sizes
     raise ConfigError("plan needs DATA, or --users, --items and --edges", "for example hmlet plan debian --model bpr")
 
 
@@ -129,7 +142,14 @@ def _place(device: str, memory: str | None) -> tuple[str, int]:
         place = choose_device(device)
         return place.type, free_memory(place)
     kind = "cuda" if device == "cuda" else choose_device(device).type
+    return kind, _bytes(memory)
+
+
+def _bytes(memory: str) -> int:
+    """The number of bytes that a size such as 80GB means."""
     found = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([a-z]*)", memory.strip(), re.IGNORECASE)
-    if found is None or found[2].upper() not in _UNITS:
-        raise ConfigError(f"--memory {memory!r} is not a size", "write 80GB, say")
-    return kind, int(float(found[1]) * _UNITS[found[2].upper()])
+    number, unit = found.groups() if found else ("", "")
+    try:
+        return int(float(number) * _UNITS[unit.upper()])
+    except (ValueError, KeyError, OverflowError) as error:
+        raise ConfigError(f"--memory {memory!r} is not a size", "write 80GB, say") from error

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
+from hmlet.cli.console import Json, app, given, print_json, print_line, print_table, progress
 from hmlet.cli.evaluate import Mask, RunPath, TopK
 from hmlet.errors import ConfigError
 
+KNOWN = "train+valid"  # hmlet.evaluation's, which imports torch, and --help must not
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
 Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
 
 
 @app.command()
 def recommend(
+    context: typer.Context,
     run: RunPath,
     user: Annotated[list[str] | None, typer.Option("--user", help="A user's id, repeatable.")] = None,
-    items: Annotated[str | None, typer.Option(help="Item ids with commas: someone the model has never seen.")] = None,
+    items: Annotated[
+        str | None, typer.Option(help="Item ids with commas, quoted as in CSV: someone the model has never seen.")
+    ] = None,
     k: TopK = 20,
-    mask: Mask = "train+valid",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,
@@ -34,11 +39,14 @@ def recommend(
 
     if (user is None) == (items is None):
         raise ConfigError("recommend needs --user or --items, and not both", "for example --user gimp")
+    if items is not None and given(context, "mask"):
+        raise ConfigError("--mask goes with --user", "leave it out: a newcomer's own items are never recommended")
+    own = [] if items is None else _listed(items)
     opened, lists = Run.open(run), {"allow": _ids(allow), "deny": _ids(deny)}
     if user is not None:
         answers = opened.recommend(user, k, mask, **lists)
     else:
-        answers = opened.recommend_new([[each for each in (items or "").split(",") if each]], k, **lists)
+        answers = opened.recommend_new([own], k, **lists)
     if as_json:
         print_json(answers)
         return
@@ -98,7 +106,11 @@ def explain(
     print_line()
     print_table(["item", "score lost without it"], _signed(parts["carried_by"][:10], "item"))
     others = sum(each["contribution"] for each in parts["carried_by"][10:])
-    print_line(f"other items {others:+.4f}, remainder {parts['remainder']:+.4f}, score {parts['score']:.4f}")
+    print_line(
+        f"other items {_digits(others, '+')}, remainder {_digits(parts['remainder'], '+')}, "
+        f"score {_digits(parts['score'])}"
+    )
+    print_line("(the remainder is what the user's own embedding holds and what the items only bring together)")
 
 
 @app.command()
@@ -107,7 +119,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
     k: TopK = 20,
     users: Annotated[Path | None, typer.Option(help="A file of user ids, one a line; all users without it.")] = None,
-    mask: Mask = "train",
+    mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     as_json: Json = False,
@@ -130,6 +142,17 @@ def export(
     print_line(f"{out}: {rows:,} rows")
 
 
+def _listed(items: str) -> list[str]:
+    """The ids of one line of CSV: `a, b` or, where an id has a comma, `"a, b",c`."""
+    try:
+        (fields,) = csv.reader([items], skipinitialspace=True, strict=True)
+    except (csv.Error, ValueError) as error:
+        raise ConfigError(
+            f"--items {items!r} is not a line of CSV ({error})", "quote an id with a comma: --items '\"a, b\",c'"
+        ) from error
+    return [each.strip() for each in fields if each.strip()]
+
+
 def _ids(path: Path | None) -> list[str] | None:
     """The ids of a file, one a line; empty lines carry none."""
     if path is None:
@@ -143,9 +166,14 @@ def _ids(path: Path | None) -> list[str] | None:
 
 def _print_items(found: list[dict[str, Any]], kind: str) -> None:
     named = bool(found) and "name" in found[0]
-    rows = [[each[kind], f"{each['score']:.3f}", *([each["name"] or ""] if named else [])] for each in found]
+    rows = [[each[kind], _digits(each["score"]), *([each["name"] or ""] if named else [])] for each in found]
     print_table([kind, "score", *(["name"] if named else [])], rows)
 
 
 def _signed(parts: list[dict[str, Any]], key: str) -> list[list[object]]:
-    return [[each[key], f"{each['contribution']:+.4f}"] for each in parts]
+    return [[each[key], _digits(each["contribution"], "+")] for each in parts]
+
+
+def _digits(value: float, sign: str = "-") -> str:
+    """Three significant digits: small scores differ as much as large ones."""
+    return f"{value:{sign}#.3g}".rstrip(".")

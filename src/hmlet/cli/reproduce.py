@@ -58,6 +58,7 @@ def reproduce(
     Call it again to go on: recorded runs are skipped, an interrupted one resumes. What was not run says so.
 
     Example: hmlet reproduce --dataset debian --seeds 1
+
     Example: hmlet reproduce --dataset gowalla --table main --table ablation --out results --minutes 9
     """
     from dataclasses import replace

@@ -19,7 +19,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on; one that others can reach needs a token.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(help="The port to listen on.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the bearer token that requests must carry (or set HMLET_TOKEN).")
     ] = None,
@@ -46,8 +46,7 @@ def serve(
         from hmlet.serve.server import serve
     except ImportError as error:
         raise MissingExtra("hmlet serve", str(error.name), "serve") from error
-    note(f"serving {run} at http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C stops)")
-    serve(run, Run.open, settings)
+    serve(run, Run.open, settings, lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"))
 
 
 def _settings(
@@ -59,7 +58,7 @@ def _settings(
     from hmlet.serve.settings import Settings
 
     try:
-        token = token_file.read_text(encoding="utf-8").strip() if token_file else os.environ.get("HMLET_TOKEN")
+        token = token_file.read_text(encoding="utf-8") if token_file else os.environ.get("HMLET_TOKEN")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the token in {token_file}", "write one line of text into it") from error
-    return Settings(host, port, token, tuple(hosts), reload_root, approximate)
+    return Settings(host, port, None if token is None else token.strip(), tuple(hosts), reload_root, approximate)

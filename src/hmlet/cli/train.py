@@ -7,20 +7,37 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress, speaks
+from hmlet.cli.console import (
+    Json,
+    MaybeModel,
+    Overrides,
+    Preset,
+    app,
+    given,
+    note,
+    print_json,
+    print_line,
+    print_table,
+    progress,
+    speaks,
+)
 
 
 @app.command()
 def train(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    model: MaybeModel = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
-    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")] = "hmlet",
+    preset: Preset = "hmlet",
     config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    overrides: Overrides = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of --out.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the last checkpoint of --out; without --model, by its own recipe."),
+    ] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
     profiled: Annotated[
@@ -36,17 +53,25 @@ def train(
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name, load
     from hmlet.errors import ConfigError
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    recipe = resolve(model, preset, config, chosen, seed, data)
+    if model is not None:
+        recipe = resolve(model, preset, config, chosen, seed, known_name(data))
+    elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
+        from hmlet.runs import RunDirectory
+
+        recipe = RunDirectory.open(out).recipe()
+    else:
+        raise ConfigError("train needs --model", "for example --model hmlet-end; only --resume alone can do without it")
+    model = recipe.model.name
     if print_config:
         print_line(recipe.to_toml().rstrip())
         return
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
-    from hmlet.data.catalog import load
     from hmlet.distributed import joined
     from hmlet.planning import Sizes, memory_plan, readable
     from hmlet.profiling import UNWATCHED, Profile
@@ -69,7 +94,8 @@ def train(
             )
 
         def listen(event: dict[str, Any]) -> None:
-            advance(event["epoch"], event["epochs"], f"loss {event['loss']:.4f}  {_best(event)}")
+            at, last = event["epoch"], event["epochs"]
+            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}  {_best(event)}".rstrip())
             record(event)
 
         run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)
@@ -80,13 +106,18 @@ def train(
         found = {key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}
         print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
         return
-    valid = run.record["valid"] or {}
-    summary = ", ".join(f"{name} {valid[name]:.4f}" for name in ("ndcg", "recall", "precision") if name in valid)
-    print_line(
-        f"{run.path}: best epoch {run.record['best_epoch']} of {run.record['epochs']}; validation @20: {summary}"
-    )
+    print_line(_summary(run.path, run.record))
     if measured:
         _print_profile(measured)
+
+
+def _summary(path: Path, record: dict[str, Any]) -> str:
+    """One line: the best epoch, and what it is worth by the validation part."""
+    line = f"{path}: best epoch {record['best_epoch']} of {record['epochs']}"
+    if not record["valid"]:
+        return f"{line}; no validation part: the last epoch is kept"
+    worth = ", ".join(f"{name} {record['valid'][name]:.4f}" for name in ("ndcg", "recall", "precision"))
+    return f"{line}; validation @20: {worth}"
 
 
 def _print_profile(measured: dict[str, Any]) -> None:

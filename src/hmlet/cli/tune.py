@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, progress
+from hmlet.cli.console import Json, Model, Overrides, Preset, app, print_json, print_line, progress
 
 if TYPE_CHECKING:
     from hmlet.tuning import TrialRecord
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @app.command()
 def tune(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    model: Annotated[str, typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")],
+    model: Model,
     out: Annotated[Path, typer.Option(help="The directory of the search: trials, study, best recipe.")],
     space: Annotated[
         Path | None, typer.Option(help="A TOML file with a [space] table; by default the model's.")
@@ -33,9 +33,9 @@ def tune(
         str | None,
         typer.Option(help="A database URL that Optuna takes; by default OUT/study.db.", envvar="HMLET_STORAGE"),
     ] = None,
-    preset: Annotated[str, typer.Option(help="Recipe to start from: hmlet, paper or authors.")] = "hmlet",
+    preset: Preset = "hmlet",
     config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")] = None,
+    overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     keep: Annotated[
@@ -48,13 +48,14 @@ def tune(
     Call it again with the same --out to go on after a stop, or at the same time to share the work.
 
     Example: hmlet tune debian --model lightgcn --out tuned --sampler tpe --trials 30
+
     Example: hmlet train debian --model lightgcn --config tuned/best.toml --out runs/lightgcn
     """
     from hmlet.config import resolve
+    from hmlet.data.catalog import known_name, load
 
-    recipe = resolve(model, preset, config, overrides or [], seed, data)
+    recipe = resolve(model, preset, config, overrides or [], seed, known_name(data))
 
-    from hmlet.data.catalog import load
     from hmlet.tuning import load_space, tune
 
     searched = load_space(space, model, preset)

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import Adjacency, read_adjacency
-from hmlet.data.dataset import FORMAT_VERSION, PARTS, Dataset, read_parquet
+from hmlet.data.dataset import FORMAT_VERSION, PARTS, Dataset, read_parquet, read_record, sha256
 from hmlet.data.download import download
 from hmlet.data.interactions import Interactions, Ints, Vocabulary, encode, merge
-from hmlet.data.preparation import Advance, silent, split_interactions
+from hmlet.data.preparation import split_interactions
 from hmlet.data.text import open_text
 from hmlet.errors import DataError
+from hmlet.progress import Advance, silent
 
 # Public homes. LightGCN's repository has NGCF's training sets; its test sets' halves are in that of HMLET's authors.
 _LIGHTGCN = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data"
@@ -125,7 +126,7 @@ CATALOG = {
 def load(name_or_path: str | Path, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
     """The data set that a command's DATA argument means: a prepared directory, or else a named set."""
     path = Path(name_or_path)
-    if str(name_or_path) in CATALOG and not (path / "dataset.json").is_file():
+    if _is_name(name_or_path):
         return load_named(str(name_or_path), mirror=mirror, advance=advance)
     if not path.exists():
         raise DataError(
@@ -133,6 +134,27 @@ def load(name_or_path: str | Path, *, mirror: str | None = None, advance: Advanc
             f"make it with `hmlet data prepare`, or use one of {', '.join(CATALOG)}",
         )
     return Dataset.load(path)
+
+
+def known_name(data: Dataset | Path | str) -> str | None:
+    """The catalogue's name of a data set, or of a command's DATA, which is not loaded for it; None of one's own data.
+
+    A prepared directory is what its record says it was made from, however it is called.
+    """
+    if isinstance(data, Dataset):
+        provenance = data.provenance
+    elif _is_name(data):
+        return str(data)
+    else:
+        path = Path(data)
+        provenance = read_record(path)["provenance"] if (path / "dataset.json").is_file() else {}
+    name = provenance.get("named_set")
+    return name if isinstance(name, str) and name in CATALOG else None
+
+
+def _is_name(data: Path | str) -> bool:
+    """Whether a command's DATA is a named set: a prepared directory of that name goes before it."""
+    return str(data) in CATALOG and not (Path(data) / "dataset.json").is_file()
 
 
 def load_named(name: str, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
@@ -241,7 +263,7 @@ def _check(part: PartFile, pairs: Adjacency, path: Path) -> None:
     wrong = f"{path} has the right number of pairs, but not the right ones"
     if part.pairs_sha256 and hash_pairs(key) != part.pairs_sha256:
         raise DataError(wrong, "fetch it again or give another --mirror")
-    if part.file_sha256 and hashlib.sha256(path.read_bytes()).hexdigest() != part.file_sha256:
+    if part.file_sha256 and sha256(path) != part.file_sha256:
         raise DataError(wrong, "fetch it again or give another --mirror")
 
 

@@ -83,27 +83,31 @@ class Columns:
     item_name: str | None = None
     needed: tuple[str, ...] = ("user", "item")
     welcome: tuple[str, ...] = ()  # taken where a guess fits, and done without otherwise
+    option: str = "--{}"  # how the user names a role, for messages: "user=" in Python
 
     def guessing(self, *needed: str, welcome: tuple[str, ...] = ()) -> Columns:
         """The same, with more roles to guess."""
         return replace(self, needed=(*self.needed, *needed), welcome=welcome)
 
-    def resolve(self, header: Sequence[str], shown: str) -> dict[str, int]:
-        """The position of each role's column; user and item always have one."""
+    def resolve(self, header: Sequence[str], shown: str, otherwise: str = "") -> dict[str, int]:
+        """The position of each role's column; user and item always have one. `otherwise` ends the advice on these."""
         chosen = {}
         for role in ROLES:
             name = getattr(self, role)
-            at = _position(name, header, shown, role) if name is not None else self._guessed(role, header, shown)
+            at = self._guessed(role, header, shown, otherwise) if name is None else self._named(role, header, shown)
             if at is not None:
                 chosen[role] = at
         if chosen["user"] == chosen["item"]:
             raise DataError(
                 f"{shown}: user and item are the same column {header[chosen['user']]!r}",
-                "name them with --user and --item",
+                f"name them with {self._option('user')} and {self._option('item')}",
             )
         return chosen
 
-    def _guessed(self, role: str, header: Sequence[str], shown: str) -> int | None:
+    def _option(self, role: str) -> str:
+        return self.option.format(role.replace("_", "-") if self.option.startswith("--") else role)
+
+    def _guessed(self, role: str, header: Sequence[str], shown: str, otherwise: str) -> int | None:
         if role not in self.needed + self.welcome:
             return None
         spellings = [_plain(name) for name in header]
@@ -111,20 +115,33 @@ class Columns:
         if at is None and role in self.needed:
             raise DataError(
                 f"{shown} has no column that looks like the {role}; its columns are {_listed(header)}",
-                f"name it with --{role}" + (", or give the file a header line" if role in ("user", "item") else ""),
+                f"name it with {self._option(role)}" + (otherwise if role in ("user", "item") else ""),
             )
         return at
 
+    def _named(self, role: str, header: Sequence[str], shown: str) -> int:
+        name = getattr(self, role)
+        count = list(header).count(name)
+        if count != 1:
+            problem = "has no column" if count == 0 else f"has {count} columns named"
+            raise DataError(
+                f"{shown} {problem} {name!r}; its columns are {_listed(header)}",
+                f"name the right one with {self._option(role)}",
+            )
+        return list(header).index(name)
 
-def _position(name: str, header: Sequence[str], shown: str, role: str) -> int:
-    count = list(header).count(name)
-    if count != 1:
-        flag = role.replace("_", "-")
-        problem = "has no column" if count == 0 else f"has {count} columns named"
-        raise DataError(
-            f"{shown} {problem} {name!r}; its columns are {_listed(header)}", f"name the right one with --{flag}"
-        )
-    return list(header).index(name)
+
+class NamesColumns(Columns):
+    """The columns of a file of names: `id` in the user's role, `name` in the item's."""
+
+    def resolve(self, header: Sequence[str], shown: str, otherwise: str = "") -> dict[str, int]:
+        """The positions of the two; nobody else's flag would help to find them."""
+        if [list(header).count(name) for name in ("id", "name")] != [1, 1]:
+            raise DataError(
+                f"{shown} has not one column `id` and one `name`; its columns are {_listed(header)}",
+                "give a file of names the header id,name",
+            )
+        return {"user": list(header).index("id"), "item": list(header).index("name")}
 
 
 def _listed(header: Sequence[str]) -> str:

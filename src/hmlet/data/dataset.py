@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
+from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 
 PARTS = ("train", "valid", "test")
@@ -76,7 +77,7 @@ class Dataset:
         item_name: str | None = None,
         min_rating: float | None = None,
         core: int = 0,
-        split: str = "ratio:0.8,0.1,0.1",
+        split: str = DEFAULT_SPLIT,
         seed: int = 0,
         name: str = "frame",
     ) -> Dataset:
@@ -87,7 +88,7 @@ class Dataset:
         from hmlet.data.columns import Columns
         from hmlet.data.preparation import prepare_frame
 
-        columns = Columns(user, item, rating, timestamp, user_name, item_name)
+        columns = Columns(user, item, rating, timestamp, user_name, item_name, option="{}=")
         return prepare_frame(
             frame, columns=columns, min_rating=min_rating, core=core, split=split, seed=seed, name=name
         )
@@ -208,7 +209,7 @@ class Dataset:
     def load(cls, path: Path | str) -> Dataset:
         """A prepared directory, checked: format version, checksums, ranges and the fingerprint."""
         path = Path(path)
-        record = _read_record(path)
+        record = read_record(path)
         for name in _FILES:
             if not (path / name).is_file():
                 raise DataError(f"{path / name} is missing", "prepare the data again")
@@ -290,7 +291,8 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return np.array(np.from_dlpack(column.combine_chunks()))
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
+    """What a prepared directory's dataset.json says, of the format version that this hmlet reads."""
     if not path.exists():
         raise DataError(f"{path} does not exist", "name a prepared directory or a set that `hmlet data list` shows")
     if not (path / "dataset.json").is_file():

@@ -9,8 +9,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from hmlet.data.preparation import Advance, silent
 from hmlet.errors import DataError
+from hmlet.progress import Advance, silent
 from hmlet.version import VERSION
 
 TIMEOUT = 30.0  # seconds without a byte before a connection counts as broken
@@ -29,7 +29,12 @@ def download(url: str, target: Path, *, advance: Advance = silent, timeout: floa
     if not url.startswith(("http://", "https://")):
         raise DataError(f"{url} is not an http or https address", "give such an address or a directory")
     partial = target.with_name(target.name + ".part")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot write to {target.parent}: {error.strerror}", "set HMLET_CACHE to a directory that you may write to"
+        ) from error
     last: Exception | None = None
     for attempt in range(ATTEMPTS):
         if attempt:

@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import read_adjacency
 from hmlet.data.columns import FORMATS, Columns
-from hmlet.data.text import FREE_EXPANSION, MAX_EXPANSION, TextFile, check_delimited, line_of_row, open_text
+from hmlet.data.text import (
+    FREE_EXPANSION,
+    MAX_EXPANSION,
+    TextFile,
+    check_delimited,
+    line_of_row,
+    open_text,
+    separator_of,
+)
 from hmlet.errors import DataError
 
 IDS = ("user", "item")
@@ -46,14 +54,16 @@ class Source:
 
 
 @contextmanager
-def open_source(path: Path, format: str, columns: Columns) -> Iterator[Source]:
-    """The rows of one file; they can be read while it is open."""
+def open_source(path: Path, format: str, columns: Columns, delimiter: str | None = None) -> Iterator[Source]:
+    """The rows of one file; they can be read while it is open. A CSV or TSV file's header shows its delimiter."""
     if format not in FORMATS:
         raise DataError(f"there is no format {format!r}", f"use one of {', '.join(FORMATS)}")
+    if delimiter is not None:
+        _check_delimiter(path, format, delimiter)
     with open_text(path) as text:
         try:
             if format in _SEPARATORS:
-                yield _delimited(text, _SEPARATORS[format], columns)
+                yield _delimited(text, delimiter or separator_of(text, _SEPARATORS[format]), columns)
             elif format == "jsonl":
                 yield _json_lines(text, columns)
             elif format == "parquet":
@@ -64,9 +74,20 @@ def open_source(path: Path, format: str, columns: Columns) -> Iterator[Source]:
             raise _explained(text, format, error) from error
 
 
+def _check_delimiter(path: Path, format: str, delimiter: str) -> None:
+    if format not in _SEPARATORS:
+        raise DataError(f"{path} is read as {format}, which has no delimiter", "leave --delimiter out")
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise DataError(
+            f"--delimiter {delimiter!r} is not one ASCII character that can stand between fields",
+            "replace it in the file first, such as with sed 's/::/;/g'",
+        )
+
+
 def _delimited(text: TextFile, separator: str, columns: Columns) -> Source:
     layout = check_delimited(text, separator)
-    chosen = columns.resolve(layout.header, text.shown)
+    advice = ", or name its --delimiter" if len(layout.header) == 1 else ", or give the file a header line"
+    chosen = columns.resolve(layout.header, text.shown, advice)
     names = [str(number) for number in range(len(layout.header))]
     rows = pl.scan_csv(
         text.path,

@@ -61,7 +61,9 @@ class Vocabulary:
         import difflib
 
         close = difflib.get_close_matches(value, self._positions, n=3, cutoff=0.6) if len(self) <= 200_000 else []
-        return f"did you mean {', '.join(close)}?" if close else f"its {self.kind} ids look like {self.id(0)!r}"
+        return (
+            f"did you mean {', '.join(map(repr, close))}?" if close else f"its {self.kind} ids look like {self.id(0)!r}"
+        )
 
 
 @dataclass(frozen=True, eq=False)

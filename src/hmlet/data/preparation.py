@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,9 @@ import pyarrow as pa
 from hmlet.data.columns import Columns
 from hmlet.data.dataset import PARTS, Dataset
 from hmlet.data.interactions import Interactions, Vocabulary
-from hmlet.data.splits import SplitRule, assign, k_core
+from hmlet.data.splits import DEFAULT_SPLIT, SplitRule, assign, k_core
 from hmlet.errors import ConfigError, DataError, MissingExtra
-
-DEFAULT_SPLIT = "ratio:0.8,0.1,0.1"
-
-
-class Advance(Protocol):
-    """What long work calls: how far it is, of how much, and a few words on what it does."""
-
-    def __call__(self, done: float, total: float | None = None, text: str = "") -> None: ...
-
-
-def silent(done: float, total: float | None = None, text: str = "") -> None:
-    """Progress that nobody watches."""
+from hmlet.progress import Advance, silent
 
 
 def prepare(
@@ -37,6 +26,7 @@ def prepare(
     *,
     columns: Columns = Columns(),  # noqa: B008 - frozen
     format: str | None = None,
+    delimiter: str | None = None,
     min_rating: float | None = None,
     core: int = 0,
     split: str = DEFAULT_SPLIT,
@@ -62,7 +52,12 @@ def prepare(
         raise DataError("there is no file to read", "name at least one")
     advance(0, 4, "reading")
     interactions, part = _readers().read_files(
-        paths, _guessing(columns, rule, min_rating), format, min_rating, by_file=rule.kind == "files"
+        paths,
+        _guessing(columns, rule, min_rating),
+        format,
+        min_rating,
+        by_file=rule.kind == "files",
+        delimiter=delimiter,
     )
     if part is not None and len(paths) == 2:
         part *= 2  # the second of two files is the test part
@@ -102,7 +97,7 @@ def split_interactions(
     interactions: Interactions, name: str, *, split: str = DEFAULT_SPLIT, seed: int = 0, core: int = 0
 ) -> Dataset:
     """The data set made from interactions that are at hand already."""
-    return _finish(interactions, None, SplitRule.parse(split), core, seed, name, {"split": split})
+    return _finish(interactions, None, _rule(split, core, seed), core, seed, name, {"split": split})
 
 
 def _readers() -> ModuleType:
@@ -114,7 +109,7 @@ def _readers() -> ModuleType:
     return sources
 
 
-def _rule(split: str, core: int, seed: int, min_rating: float | None) -> SplitRule:
+def _rule(split: str, core: int, seed: int, min_rating: float | None = None) -> SplitRule:
     """The split's rule, with the other options checked before any file is read."""
     if min_rating is not None and not math.isfinite(min_rating):
         raise ConfigError(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hmlet.data.columns import Columns, format_of
+from hmlet.data.columns import Columns, NamesColumns, format_of
 from hmlet.data.formats import IDS, Source, open_source, typed_source
 from hmlet.data.interactions import Interactions, Vocabulary, merge
 from hmlet.errors import DataError
@@ -34,13 +34,14 @@ def read_files(
     format: str | None = None,
     min_rating: float | None = None,
     by_file: bool = False,
+    delimiter: str | None = None,
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """The interactions of one or more files and, when asked `by_file`, the number of the file each stands in."""
     frames, untyped, described = [], [], []
     kinds: dict[str, str] = {}
     for number, path in enumerate(files):
         used = format or format_of(path)
-        with open_source(path, used, columns) as source:
+        with open_source(path, used, columns, delimiter) as source:
             frame, counts = _load(source, min_rating, kinds)
         frames.append(frame.with_columns(pl.lit(number, pl.UInt8).alias("part")) if by_file else frame)
         untyped.append(source.untyped)
@@ -58,8 +59,10 @@ def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) ->
 
 def read_names(path: Path, kind: str) -> dict[str, str]:
     """The readable name of each id (as text) from a file of two columns, id and name."""
-    columns = Columns(user="id", item="name")
-    with open_source(path, format_of(path), columns) as source:
+    format = format_of(path)
+    if format == "adjacency":
+        raise DataError(f"{path} has no columns", "give a csv, tsv, parquet or jsonl file with the columns id and name")
+    with open_source(path, format, NamesColumns()) as source:
         frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
     if frame["user"].null_count() or frame["user"].is_duplicated().any():
         raise DataError(f"{path} names the same {kind} twice or leaves an id empty", "give each id one line")

@@ -20,7 +20,8 @@ TRAIN, VALID, TEST = np.uint8(0), np.uint8(1), np.uint8(2)
 Parts = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
 
-_KINDS = "ratio:0.8,0.1,0.1, temporal:0.8,0.1,0.1, leave-one-out or files"
+DEFAULT_SPLIT = "ratio:0.8,0.1,0.1"
+_KINDS = f"{DEFAULT_SPLIT}, temporal:0.8,0.1,0.1, leave-one-out or files"
 _SHARE = re.compile(r"\d?(\.\d{1,6})?|\d\.")  # six decimals keep every product below in int64
 
 
@@ -29,8 +30,6 @@ def k_core(user: Ints, item: Ints, k: int) -> tuple[npt.NDArray[np.int64], int]:
 
     The k-core is the largest set of pairs in which every user and every item still has at least k of them.
     """
-    if k < 0:
-        raise ConfigError(f"--core {k} is negative", "use 0 to keep every interaction, or 10 as the paper does")
     kept, rounds = np.arange(len(user)), 0
     while len(user) and k > 1:
         rounds += 1
@@ -74,8 +73,6 @@ class SplitRule:
 def assign(rule: SplitRule, user: Ints, item: Ints, timestamp: Times | None, seed: int) -> Parts:
     """The part of each pair. `files` is not decided here: its parts came with the rows."""
     assert rule.kind != "files"
-    if seed < 0 or seed >= 2**63:
-        raise ConfigError(f"--seed {seed} is out of range", "use a whole number from 0 to 2^63 - 1")
     if rule.kind == "temporal":
         if timestamp is None:
             raise DataError(

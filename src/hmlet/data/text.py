@@ -25,6 +25,7 @@ from hmlet.errors import DataError
 MAX_EXPANSION = 200
 FREE_EXPANSION = 64 << 20
 LONGEST_LINE = 16 << 20
+OTHER_SEPARATORS = (";", "\t", "|")  # of files that are called CSV
 _BLOCK = 32 << 20
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 _SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
@@ -194,6 +195,16 @@ def check_delimited(text: TextFile, separator: str) -> Layout:
     if rows == 0:
         raise DataError(f"{text.shown} has a header and no rows", "give a file with interactions")
     return Layout(header, lines_before, rows, blank)
+
+
+def separator_of(text: TextFile, usual: str) -> str:
+    """What separates the header's fields: the usual character, or another common one where the header lacks it."""
+    with text.path.open("rb") as file:
+        lines = iter(lambda: file.readline(LONGEST_LINE), b"")
+        header = next((line for line in lines if line.strip()), b"")
+    bare = re.sub(rb'"[^"]*"', b"", header)  # what stands in quotes separates nothing
+    found = max(OTHER_SEPARATORS, key=lambda each: bare.count(each.encode()))
+    return found if usual.encode() not in bare and found.encode() in bare else usual
 
 
 def _fields(row: bytes, separator: str) -> list[str]:

@@ -19,6 +19,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from hmlet.choices import CLASSES
 from hmlet.report.material import VARIANTS, Material, paper
 
 # The page's variable of each colour. No two are equal, so that each can be found again in the finished SVG.
@@ -32,7 +33,10 @@ COLOURS = {
     "#cc79a7": "--fifth",
 }
 INK, LINE, FIRST, SECOND, THIRD, FOURTH, FIFTH = COLOURS
-CLASSES = {"fnl": (FIRST, "//", "FNL"), "pnl": (SECOND, "..", "PNL"), "fl": (THIRD, "", "FL")}
+LOOKS = {  # of each class: colour, hatch, label
+    name: (colour, hatch, name.upper())
+    for name, colour, hatch in zip(CLASSES, (FIRST, SECOND, THIRD), ("//", "..", ""), strict=True)
+}
 SERIES = [(FIRST, "-", "o"), (SECOND, "--", "s"), (FOURTH, "-.", "^"), (FIFTH, ":", "D"), (INK, (0, (1, 1)), "v")]
 WIDTH = 5.4  # inches: at a phone's width the text is still readable
 STYLE = {
@@ -177,12 +181,12 @@ def deciles(material: Material) -> Drawn | None:
     if run is None or run.analysis is None:
         return None
     rows = run.analysis["degree_deciles"]
-    ours = {name: [100 * (row[name] or 0.0) for row in rows] for name in CLASSES}
+    ours = {name: [100 * (row[name] or 0.0) for row in rows] for name in LOOKS}
     panels = [(f"{run.label}, {run.data}", ours), ("paper, Amazon-Book", paper()["degree_deciles_percent"])]
     with _sheet(2, 1, 5.2) as (figure, axes):
         for axis, (title, shares) in zip(axes, panels, strict=True):
             bottom = [0.0] * 10
-            for name, (colour, hatch, label) in CLASSES.items():
+            for name, (colour, hatch, label) in LOOKS.items():
                 style = {"color": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.5}
                 axis.bar(range(1, 11), shares[name], 0.84, bottom=bottom, label=label, **style)
                 bottom = [low + part for low, part in zip(bottom, shares[name], strict=True)]
@@ -204,9 +208,9 @@ def boxes(material: Material) -> Drawn | None:
     found = run.analysis["centrality_boxes"]
     with _sheet(max(1, (len(found) + 1) // 2), 2, 2.4 * ((len(found) + 1) // 2)) as (figure, axes):
         for axis, (name, classes) in zip(axes, found.items(), strict=False):
-            present = [each for each in CLASSES if classes[each]["nodes"]]
+            present = [each for each in LOOKS if classes[each]["nodes"]]
             drawn = axis.bxp(
-                [_box(classes[each], CLASSES[each][2]) for each in present],
+                [_box(classes[each], LOOKS[each][2]) for each in present],
                 showfliers=False,
                 patch_artist=True,
                 widths=0.6,
@@ -215,7 +219,7 @@ def boxes(material: Material) -> Drawn | None:
                 capprops={"color": INK},
             )
             for patch, each in zip(drawn["boxes"], present, strict=True):
-                colour, hatch, _ = CLASSES[each]
+                colour, hatch, _ = LOOKS[each]
                 patch.set(facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=0.6)
             axis.set(ylabel={"pagerank": "PageRank"}.get(name, name))
             axis.ticklabel_format(axis="y", scilimits=(-3, 4), useMathText=True)
@@ -283,8 +287,9 @@ def gates_over_time(material: Material) -> Drawn | None:
         share.set(ylabel="non-linear nodes", ylim=(-3, 103))
         share.yaxis.set_major_formatter(PercentFormatter(decimals=0))
         _legend(share, 4)
-        temperature.plot(*_column(rows, "temperature"), color=INK, marker="o", markersize=3)
-        temperature.set(xlabel="epoch", ylabel="temperature τ", ylim=(0, None))
+        at, tau = _column(rows, "temperature")
+        temperature.plot(at, tau, color=INK, marker="o", markersize=3)
+        temperature.set(xlabel="epoch", ylabel="temperature τ", ylim=(0, 1.1 * max(tau, default=1.0)))
         for axis in (share, temperature):
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         see = "A line that sticks to 0 % or 100 % is a collapsed gate: that layer makes the same choice for every node."

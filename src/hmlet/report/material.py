@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hmlet.analysis.verdict import judged
 from hmlet.runs import RunDirectory
+from hmlet.stats import label_runs
 
 VARIANTS = ("all", "front", "middle", "end")
 
@@ -68,14 +70,10 @@ def read_material(
 
 def _read(run: RunDirectory, label: str, scores: dict[str, Any] | None) -> RunMaterial:
     run.require_finished()
-    analysis = run.read_json("analysis.json") if run.has("analysis.json") else None
+    analysis = judged(run.read_json("analysis.json")) if run.has("analysis.json") else None
     return RunMaterial(label, run.record, run.read_bytes("config.toml").decode(), run.metrics(), analysis, scores)
 
 
 def _labels(runs: Sequence[RunDirectory]) -> list[str]:
-    """The model's name, with the directory's where two runs share it."""
-    models = [str(run.record["model"]) for run in runs]
-    return [
-        model if models.count(model) == 1 else f"{model} ({run.path.resolve().name})"
-        for model, run in zip(models, runs, strict=True)
-    ]
+    """Each run's label by the rule of a comparison, so that a page has one name for a run; seeds keep apart here."""
+    return list(label_runs([(run.record["model"], str(at), str(run.path)) for at, run in enumerate(runs)]))

@@ -7,10 +7,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hmlet.report.figures import CLASSES, Drawn
+from hmlet.report.figures import LOOKS, Drawn
 from hmlet.report.material import Material, RunMaterial, paper
+from hmlet.stats import TABLE, TITLES
 
-METRICS = {"ndcg": "NDCG", "recall": "Recall", "precision": "Precision"}
+METRICS = {name: TITLES[name] for name in TABLE}
 NAMES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
 # A report may be opened anywhere: nothing is to be fetched, and nothing in it is a program.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -61,7 +62,7 @@ def _lead(material: Material) -> str:
             "The runs' gates have not been analysed, so the page has no gate sections: `hmlet analyze RUN` adds them."
         )
     sizes = run.analysis["class_size"]
-    shares = ", ".join(f"{name.upper()} {sizes[name]['share']:.1%}" for name in CLASSES)
+    shares = ", ".join(f"{name.upper()} {sizes[name]['share']:.1%}" for name in LOOKS)
     return (
         f"Of {run.analysis['nodes']:,} users and items, by what the gates of {run.label} chose: {shares}. "
         "FNL nodes pass every gated layer by the non-linear branch, FL nodes none, PNL nodes some."
@@ -118,13 +119,15 @@ def table(
     body = "".join(f"<tr>{line('td', row)}</tr>\n" for row in rows)
     return (
         f'<div class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p>'
-        f'<div class="scroll"><table{" class=words" if words else ""}>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'
+        f"<table{' class=words' if words else ''}>"
         f"<thead><tr>{line('th', columns)}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
     )
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}g}"
+    """So many significant digits, zeros at the end too: a column's numbers are of one length."""
+    return "–" if value is None else f"{value:#.{digits}g}".rstrip(".")
 
 
 def p_value(value: float | None) -> str:
@@ -210,7 +213,7 @@ def size_table(run: RunMaterial, found: dict[str, Any]) -> str:
             *(percent(side["class_size"][name]["share"]) for side in (found, found["users"], found["items"])),
             f"{theirs[name]:.1f}%",
         ]
-        for name, (_, _, label) in CLASSES.items()
+        for name, (_, _, label) in LOOKS.items()
     ]
     see = "FNL: every gated layer non-linear. PNL: some. FL: none."
     return table("Class sizes", see, ["", "nodes", "all", "users", "items", f"paper ({data})"], rows, [5])
@@ -228,17 +231,17 @@ def verdict_table(found: dict[str, Any]) -> str:
                     number(one["spearman"]["rho"]),
                     p_value(one["kruskal_wallis"]["p"]),
                     number(one["kruskal_wallis"]["epsilon_squared"]),
-                    number(one["cliffs_delta"]["fnl_over_fl"]),
+                    *(number(one["cliffs_delta"][step]) for step in ("fnl_over_pnl", "pnl_over_fl")),
                 ]
             )
     see = (
         "The paper's claim: FNL nodes are central, PNL nodes moderately, FL nodes hardly. "
-        "It holds where p < 0.001, ρ ≥ 0.1 and each class lies above the next."
+        "It holds where p < 0.001, ρ ≥ 0.1 and each class lies above the next, δ ≥ 0.147."
     )
     return table(
         "Verdicts",
         see,
-        ["", "verdict", "Spearman's ρ", "p (Kruskal–Wallis)", "ε²", "Cliff's δ, FNL over FL"],
+        ["", "verdict", "Spearman's ρ", "p (Kruskal–Wallis)", "ε²", "Cliff's δ, FNL over PNL", "δ, PNL over FL"],
         rows,
         wide=True,
     )
@@ -247,7 +250,7 @@ def verdict_table(found: dict[str, Any]) -> str:
 def box_table(found: dict[str, Any]) -> str:
     theirs, rows = paper()["centrality_boxes"], []
     for name, classes in found["centrality_boxes"].items():
-        for each, (_, _, label) in CLASSES.items():
+        for each, (_, _, label) in LOOKS.items():
             one = classes[each]
             quoted = number(theirs[name][each][2]) if name in theirs else "–"
             quartiles = f"{number(one['lower_quartile'])} … {number(one['upper_quartile'])}"
@@ -263,7 +266,7 @@ def box_table(found: dict[str, Any]) -> str:
 
 def cosine_table(found: dict[str, Any]) -> str:
     theirs, rows = paper()["neighbour_cosine"], []
-    for each, (_, _, label) in CLASSES.items():
+    for each, (_, _, label) in LOOKS.items():
         one = found["neighbour_cosine"][each]
         rows.append(
             [
@@ -288,7 +291,7 @@ def stability_table(found: dict[str, Any]) -> str | None:
         ["agreement of two runs", percent(one["agreement"]), f"kappa {one['kappa']:.2f}"],
         *(
             [f"{label} in one run, {label} in another", percent(one["stays"][each]), ""]
-            for each, (_, _, label) in CLASSES.items()
+            for each, (_, _, label) in LOOKS.items()
         ),
     ]
     see = f"{one['runs']} runs that differ in the seed. Near the chance level, a class says little about a node."

@@ -173,8 +173,8 @@ class _Campaign:
         assert record is not None
         self.records.add(record)
         tell(1.0, 1)
-        gc.collect()  # a captured step holds its tensors in a cycle
         if self.device.type == "cuda":
+            gc.collect()  # a captured step holds its tensors in a cycle
             torch.cuda.empty_cache()
         return place
 

@@ -57,7 +57,8 @@ def _lead(tables: Sequence[Tables], done: int, wanted: int) -> str:
     text = f"{done} of {wanted} runs are behind this page; what was not run says so, and nothing is filled in. "
     for each in tables:
         gain = each.claims()[1]
-        text += f"{title(each.dataset)}: {gain.about}? {gain.ours}: {gain.verdict}. "
+        answer = "Not run" if gain.verdict == NOT_RUN else f"{gain.ours}: {gain.verdict}"
+        text += f"{title(each.dataset)}: {gain.about}? {answer}. "
     changed = sorted({override for each in tables for override in each.choice.overrides})
     if changed:
         text += f"Every recipe was changed by {', '.join(changed)}, so the paper's numbers are of another size."
@@ -69,10 +70,10 @@ def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[s
     cards = {name: sheet_card(sheet) for name, sheet in sheets(tables).items()}
     drawn = figures(tables, prefix)
     return [
-        ("The paper's claims", [cards["claims"]]),
-        ("Accuracy", [cards["main"], cards["tests"], cards["ranking"], drawn.get("learning")]),
-        ("The variants", [cards["variants"], drawn.get("variants")]),
-        ("The ablation", [cards["ablation"]]),
+        ("The paper's claims", [cards.get("claims")]),
+        ("Accuracy", [*map(cards.get, ("main", "tests", "ranking")), drawn.get("learning")]),
+        ("The variants", [cards.get("variants"), drawn.get("variants")]),
+        ("The ablation", [cards.get("ablation")]),
         ("What the gates chose", [*_gate_tables(tables), drawn.get("gates"), drawn.get("density")]),
         ("Who chooses what", [drawn.get("deciles"), drawn.get("boxes")]),
     ]
@@ -83,7 +84,7 @@ def sheet_card(sheet: Sheet) -> str:
     shown = [at for at, name in enumerate(sheet.columns) if name != RECORDS]
     rows = [[_cell(row[at]) for at in shown] for row in sheet.rows]
     columns = [sheet.columns[at] for at in shown]
-    wide = sheet.words or len(columns) >= WIDE
+    wide = sheet.wide or sheet.words or len(columns) >= WIDE
     return table(sheet.title, sheet.see, columns, rows, sheet.quoted, wide, sheet.words)
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmlet.analysis.gates import Codes
+from hmlet.analysis.verdict import judged
+from hmlet.choices import Codes
 from hmlet.config import Recipe
 from hmlet.data.dataset import read_parquet
 from hmlet.errors import DataError, RunError
@@ -100,7 +101,7 @@ class Record:
 
     @cached_property
     def analysis(self) -> dict[str, Any] | None:
-        return _json(self.run, ANALYSIS) if self.run.has(ANALYSIS) else None
+        return judged(_json(self.run, ANALYSIS)) if self.run.has(ANALYSIS) else None
 
     @cached_property
     def classes(self) -> Codes | None:

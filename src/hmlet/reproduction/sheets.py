@@ -35,6 +35,7 @@ class Sheet:
     rows: Sequence[Sequence[Value]]
     quoted: Sequence[int] = ()
     words: bool = False  # whether the cells are sentences
+    wide: bool = False  # whether few columns need the page's width all the same
 
 
 def number(found: Spread | None) -> str:
@@ -168,6 +169,7 @@ def ranking_sheet(tables: Tables) -> Sheet:
         "the last column is the largest standard deviation of one model's draws.",
         ["ranked by", "NDCG@20", "change", "std of draws"],
         rows,
+        wide=True,
     )
 
 
@@ -205,8 +207,8 @@ def cost_sheet(tables: Sequence[Tables], names: Sequence[str]) -> Sheet:
 
 
 def sheets(tables: Tables) -> dict[str, Sheet]:
-    """Every sheet of a data set by a short name, in the page's order."""
-    return {
+    """Every sheet of a data set by a short name, in the page's order; one whose models were not chosen is left out."""
+    made = {
         "claims": claims_sheet(tables),
         "main": main_sheet(tables),
         "tests": tests_sheet(tables),
@@ -214,3 +216,4 @@ def sheets(tables: Tables) -> dict[str, Sheet]:
         "ablation": ablation_sheet(tables),
         "ranking": ranking_sheet(tables),
     }
+    return {name: sheet for name, sheet in made.items() if sheet.rows}

@@ -15,6 +15,7 @@ from typing import Any
 
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
+from hmlet.choices import CLASSES
 from hmlet.report.material import paper
 from hmlet.reproduction.plan import OURS, TABLES, Cell, Choice
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
@@ -24,7 +25,6 @@ REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
 AS_IS = "as it is"  # an arm that is HMLET(End) itself
 AHEAD, BEHIND, LEVEL = "ahead", "behind", "may be chance"
 RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
-CLASSES = ("fnl", "pnl", "fl")
 NEAR = 10  # percentage points within which a share is the paper's
 
 
@@ -142,7 +142,8 @@ class Tables:
     @cached_property
     def stability(self) -> dict[str, Any] | None:
         """How many nodes keep their class over the seeds; None for fewer than two."""
-        classes = [record.classes for record in self.analysed if record.classes is not None]
+        row = self.main.get(OURS)
+        classes = [record.classes for record in row.records if record.classes is not None] if row else []
         return stability(classes) if len(classes) > 1 else None
 
     def cost(self) -> list[tuple[str, int, float]]:
@@ -165,6 +166,7 @@ class Tables:
             self._gain_claim(),
             self._variants_claim(),
             *self._gate_claims(),
+            self._stability_claim(),
         ]
 
     def _numbers_claim(self) -> Claim:
@@ -225,6 +227,15 @@ class Tables:
             _cosine_answer(found["neighbour_cosine"]),
         ]
         return [Claim(about, said, *answer) for (about, said), answer in zip(abouts, answers, strict=True)]
+
+    def _stability_claim(self) -> Claim:
+        """What the paper does not say: whether another seed would put a node into the same class."""
+        found = self.stability
+        if found is None:
+            return Claim("A node has one class whatever the seed", NO_NUMBER, NOT_RUN, NOT_RUN)
+        chance = f"{100 * found['keep_by_chance']:.1f} % by chance, κ = {found['kappa']:.2f}"
+        text = f"{100 * found['keep']:.1f} % of nodes over {found['runs']} seeds ({chance})"
+        return Claim("A node has one class whatever the seed", NO_NUMBER, text, NO_NUMBER)
 
     def _share_answer(self, found: dict[str, Any], theirs: list[float]) -> tuple[str, str]:
         """Near the paper's shares on its own set; on another one there is nothing to compare with."""

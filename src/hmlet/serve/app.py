@@ -19,10 +19,10 @@ from hmlet.serve.failures import BUG, Refusal, refusal, shape
 from hmlet.serve.guard import App, Guard
 from hmlet.serve.observe import Observe
 from hmlet.serve.service import Service
-from hmlet.serve.settings import Limits
 from hmlet.serve.state import Served
 from hmlet.version import VERSION
 
+SHOWN = 60  # characters of a value that is wrong
 SMALL_USERS = 8  # more of them in one call, and it waits with the large ones
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -42,10 +42,13 @@ FAILURES: dict[int | str, dict[str, Any]] = {
         413: "More than one request may hold",
         415: "A body that is not JSON",
         422: "A request that does not fit its description",
-        503: "Too many requests at once, or one that took too long",
+        503: "Too many requests at once, one that took too long, or a run whose files are damaged",
     }.items()
 }
-Text = Annotated[str, Query(max_length=Limits.query_length)]
+REFUSED: dict[int | str, dict[str, Any]] = {
+    409: {"model": schemas.Failure, "description": "A run that cannot be loaded; the old one is still served"}
+}
+Text = Annotated[str, Query(max_length=schemas.QUERY_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
@@ -102,9 +105,21 @@ def _add_failures(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        found = [f"{'.'.join(map(str, each['loc']))[:100]}: {each['msg']}" for each in error.errors()[:3]]
-        wrong = Refusal(422, "; ".join(found), "GET /openapi.json describes the request, with examples")
+        wrong = Refusal(
+            422,
+            "; ".join(map(_complaint, error.errors()[:3])),
+            "GET /openapi.json describes the request, with examples",
+        )
         return Response(shape(wrong), 422, media_type="application/json")
+
+
+def _complaint(error: dict[str, Any]) -> str:
+    """What Pydantic says against one value: where it stands, what is wrong, and what was sent."""
+    path = ".".join(str(part) for part in error["loc"] if not str(part).startswith("<"))[:100]
+    if error["type"] == "missing":
+        return f"{path}: {error['msg']}"
+    sent = json.dumps(error["input"], ensure_ascii=False, default=str)
+    return f"{path}: {error['msg']} (sent: {sent if len(sent) <= SHOWN else sent[:SHOWN] + '…'})"
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
@@ -174,7 +189,7 @@ def _add_looking(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/history", response_model=list[schemas.OwnItem], tags=["looking around"])
     async def history(
-        user: Annotated[str, Query(max_length=Limits.id_length)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
+        user: Annotated[str, Query(max_length=schemas.ID_LENGTH)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
     ) -> Response:
         """The items that a user has, which recommendations leave out."""
         served = service.current
@@ -189,7 +204,7 @@ def _add_looking(app: FastAPI, service: Service) -> None:
 
 
 def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
-    @app.post("/v1/reload", response_model=schemas.Served, tags=["operation"], responses={409: FAILURES[422]})
+    @app.post("/v1/reload", response_model=schemas.Served, tags=["operation"], responses=REFUSED)
     async def reload(request: schemas.Reload) -> Response:
         """Serve another run from now on. Requests under way are answered from the old one."""
         if "\0" in request.run or not (path := (root / request.run).resolve()).is_relative_to(root):

@@ -20,7 +20,7 @@ STATUS_CODES = {  # the code of an error that has none of its own
     500: "internal",
     503: "unavailable",
 }
-_STATUS_OF_CODE = {"unknown-id": 404, "run": 409, "data": 409}  # other mistakes are in the request itself: 422
+_STATUS_OF_CODE = {"unknown-id": 404, "run": 503}  # other mistakes are in the request itself: 422
 
 
 class Refusal(HmletError):

@@ -115,5 +115,11 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        text = json.dumps(line, ensure_ascii=True, default=str)
-        return text.replace(self.token, "[token]") if self.token else text
+        # Before it is JSON: there a quote or a backslash of the token would look different.
+        return json.dumps({name: self._blotted(value) for name, value in line.items()}, ensure_ascii=True)
+
+    def _blotted(self, value: Any) -> Any:
+        """A number as it is, anything else as text without the token."""
+        if value is None or isinstance(value, int | float):
+            return value
+        return str(value).replace(self.token, "[token]") if self.token else str(value)

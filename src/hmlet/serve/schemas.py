@@ -1,4 +1,7 @@
-"""What requests and answers look like: FastAPI checks the first and documents both."""
+"""What requests and answers look like: FastAPI checks the first and documents both.
+
+A member of a union has its tag in angle brackets: Pydantic puts it into the path of an error, which is told without it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
 
-from hmlet.serve.settings import Limits
-
-_LIMITS = Limits()
+# The most that a request may ask for: part of the description that clients read, and so the same for every service.
+MAX_K = 1000
+MAX_USERS = 1000
+MAX_ITEMS = 1000  # of a newcomer
+ID_LENGTH = 500
+QUERY_LENGTH = 100
 
 
 def _whole(value: Any) -> Any:
@@ -16,10 +22,19 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _kind_of_id(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return "<text>" if isinstance(value, str) else "<integer>"
+
+
 Integer = Annotated[StrictInt, BeforeValidator(_whole)]
-Text = Annotated[StrictStr, Field(max_length=_LIMITS.id_length)]
-Id = Integer | Text
-K = Annotated[StrictInt, Field(ge=1, le=_LIMITS.k, description="Length of the list."), BeforeValidator(_whole)]
+Text = Annotated[StrictStr, Field(max_length=ID_LENGTH)]
+Id = Annotated[
+    Annotated[Integer, Tag("<integer>")] | Annotated[Text, Tag("<text>")],
+    Discriminator(_kind_of_id, custom_error_type="id", custom_error_message="An id is a whole number or a text"),
+]
+K = Annotated[StrictInt, Field(ge=1, le=MAX_K, description="Length of the list."), BeforeValidator(_whole)]
 
 
 class _Request(BaseModel):
@@ -30,7 +45,7 @@ class ForUsers(_Request):
     """Users whom the model knows, by their own ids."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "0ad"], "k": 5}]})
-    users: Annotated[list[Id], Field(min_length=1, max_length=_LIMITS.users)]
+    users: Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
     k: K = 20
 
 
@@ -38,18 +53,24 @@ class ForNewcomer(_Request):
     """Someone whom the model has never seen, by the items that they have."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
-    items: Annotated[list[Id], Field(min_length=1, max_length=_LIMITS.items)]
+    items: Annotated[list[Id], Field(min_length=1, max_length=MAX_ITEMS)]
     k: K = 20
 
 
-def _kind(value: Any) -> str:
-    has_items = "items" in value if isinstance(value, dict) else isinstance(value, ForNewcomer)
-    return "items" if has_items else "users"
+def _kind(value: Any) -> str | None:
+    """The member that fits; None where a body has both lists or neither."""
+    if isinstance(value, dict) and ("users" in value) != ("items" in value):
+        return "<users>" if "users" in value else "<newcomer>"
+    return None
 
 
 Recommend = Annotated[
-    Annotated[ForUsers, Tag("users")] | Annotated[ForNewcomer, Tag("items")],
-    Discriminator(_kind),
+    Annotated[ForUsers, Tag("<users>")] | Annotated[ForNewcomer, Tag("<newcomer>")],
+    Discriminator(
+        _kind,
+        custom_error_type="users_or_items",
+        custom_error_message='A request has either "users", whom the model knows, or the "items" of a newcomer',
+    ),
 ]
 
 
@@ -61,7 +82,7 @@ class Explain(_Request):
 
 class Reload(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"run": "second"}]})
-    run: Annotated[StrictStr, Field(min_length=1, max_length=_LIMITS.id_length, description="A run below the root.")]
+    run: Annotated[StrictStr, Field(min_length=1, max_length=ID_LENGTH, description="A run below the root.")]
 
 
 class Error(BaseModel):
@@ -109,13 +130,14 @@ class OwnItem(BaseModel):
 
 
 class Node(BaseModel):
-    """A node of the gate map; `probability` is that of the non-linear branch, one a gated layer."""
+    """A node of the gate map; one `probability` of the non-linear branch, and whether it was chosen, a gated layer."""
 
     side: str
     id: int | str
     degree: int
     class_: Annotated[str | None, Field(alias="class")]
     probability: list[float]
+    nonlinear: list[bool]
 
 
 class Overview(BaseModel):

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import resource
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,8 +25,13 @@ from hmlet.serve.state import Opener, Shelf
 OPEN_FILES = 65_536
 
 
-def serve(path: Path, opener: Opener, settings: Settings) -> None:
-    """Serve a run until the process is told to stop. Raises what is wrong with the run before it listens."""
+def serve(
+    path: Path, opener: Opener, settings: Settings, listening: Callable[[str], None] = lambda address: None
+) -> None:
+    """Serve a run until the process is told to stop. Raises what is wrong with the run before it listens.
+
+    `listening` hears the address once requests are answered there.
+    """
     torch.set_num_threads(1)  # the cores go to requests, and not to the halves of one
     sys.setswitchinterval(0.0005)  # seconds: else the thread that ranks waits ten times longer for its turn
     _allow_many_connections()
@@ -42,7 +49,20 @@ def serve(path: Path, opener: Opener, settings: Settings) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=int(settings.limits.seconds),
     )
-    asyncio.run(_run(uvicorn.Server(config), service))
+    asyncio.run(_run(_Server(config, listening), service))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which says where it listens once it does: the port behind port 0 is not known before."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
+        self._listening(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
 
 
 async def _run(server: uvicorn.Server, service: Service) -> None:

@@ -33,9 +33,17 @@ class Service:
         self._announce(shelf.current)
 
     def open(self) -> None:
-        """Start the threads; `close` ends them."""
+        """Start the threads, and warm the run in the one that loads; `close` ends them."""
         self._small, self._large, self._loader = (ThreadPoolExecutor(1, name) for name in ("small", "large", "loader"))
         self._turn = asyncio.Lock()
+        self._loader.submit(self._warm, self.current)
+
+    @staticmethod
+    def _warm(served: Served) -> None:
+        try:
+            served.warm()
+        except HmletError as error:  # whoever asks for it is told, and recommendations need none of it
+            LOGGER.error("not warm", extra={"fields": {"run": served.name, "reason": str(error)}})
 
     @property
     def current(self) -> Served:

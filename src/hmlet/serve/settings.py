@@ -13,15 +13,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one request may ask for, and that all requests together may hold."""
+    """The most that one request may hold, and all together. What a request may say is in its schema."""
 
     body_bytes: int = 1 << 20
-    k: int = 1000
-    users: int = 1000
-    items: int = 1000  # of a newcomer
     pairs: int = 100_000  # users × k: some 6 MB of JSON
-    id_length: int = 500
-    query_length: int = 100
     in_flight: int = 64  # requests that wait or compute; the next one is shed with 503
     seconds: float = 10.0  # to receive a request, to compute it, and to hand over the answer
 
@@ -41,6 +36,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise ConfigError("the token is empty or not printable ASCII", "write one line of letters and digits")
+        if self.token is not None and self.token != self.token.strip():
+            raise ConfigError("the token begins or ends with a space, which no header carries", "take the space away")
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"--host {self.host} lets other machines in, and no token is set",

@@ -1,9 +1,10 @@
-"""The run that is served: loaded and warm before the first request sees it, and swapped as one object."""
+"""The run that is served: loaded before the first request sees it, warm soon after, and swapped as one object."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,14 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
+from hmlet.analysis.gates import class_size, gate_share
+from hmlet.choices import CLASSES, GATES, Choices
 from hmlet.data import Csr, Dataset, Vocabulary
 from hmlet.data.interactions import Id
+from hmlet.errors import ConfigError
+from hmlet.evaluation import KNOWN, seen_items
 from hmlet.serve.approximate import Approximate
 from hmlet.serve.failures import Refusal
 from hmlet.version import VERSION
-
-MASK = "train+valid"
-SEEN = ("train", "valid")  # its parts
 
 
 class FinishedRun(Protocol):
@@ -49,18 +51,25 @@ class Served:
     def __init__(self, run: FinishedRun, path: Path, *, approximate: bool = False) -> None:
         self.run, self.path, self.data = run, path, run.data
         self.name = f"{run.record['model']}-{run.record['files']['factors.safetensors'][:12]}"
-        self.seen: Csr = self.data.csr(*SEEN)
+        self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
-        # Everything that is made on first use is made now, so that no request pays for it.
+        # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
         self.recommend([self.data.users.id(0)], 1)
         self.data.items.indices([self.data.items.id(0)])
+
+    def warm(self) -> None:
+        """Make what is otherwise made for the first newcomer, explanation, search and map, so that none pays for it."""
+        _ = self.degrees, self._searchable, self._choices
+        known = self.data.items.id(int(self.degrees["item"].argmax()))
+        with suppress(ConfigError):  # a run that cannot fold in tells whoever asks for it
+            self.recommend_new([known], 1)
 
     # -- answers --------------------------------------------------------------------------------------------------
 
     def recommend(self, users: Sequence[Id], k: int) -> list[dict[str, Any]]:
         """The top-k of each user: the offline answer, or the approximate one where the service was started for that."""
         if self.approximate is None:
-            return self.run.recommend(users, k, MASK)
+            return self.run.recommend(users, k, KNOWN)
         answers = []
         for user in users:
             index = int(self.data.users.indices([user])[0])
@@ -129,37 +138,33 @@ class Served:
     # -- the gate map ---------------------------------------------------------------------------------------------
 
     @cached_property
-    def _probability(self) -> tuple[list[int], npt.NDArray[np.float64]]:
-        """The gated layers, and each node's probability of the non-linear branch at each of them: L × N."""
+    def _choices(self) -> Choices:
+        """What the gates chose; at no layer where the model has none."""
         nodes = self.data.n_users + self.data.n_items
-        if "gates.parquet" not in self.run.record["files"]:
-            return [], np.empty((0, nodes))
-        table = self.run.gates.sort_by([("layer", "ascending"), ("node", "ascending")])
-        layers = sorted(set(table["layer"].to_pylist()))
-        return layers, table["probability"].to_numpy().astype(np.float64).reshape(len(layers), nodes)
+        if GATES not in self.run.record["files"]:
+            return Choices((), np.empty((nodes, 0), dtype=np.bool_), np.empty((nodes, 0), dtype=np.float32))
+        return Choices.from_table(self.run.gates, nodes, str(self.path / GATES))
 
     def overview(self, limit: int) -> dict[str, Any]:
         """The gate map: the shares over all nodes, and a sample of at most `limit` nodes, even in degree."""
-        layers, probability_LN = self._probability
-        nonlinear_LN = probability_LN > 0.5
-        chosen_N = nonlinear_LN.sum(axis=0)
+        chosen, layers, classes_N = self._choices, list(self._choices.layers), self._choices.classes
         degree_N = np.concatenate([self.degrees["user"], self.degrees["item"]])
-        classes_N = np.where(chosen_N == len(layers), "FNL", np.where(chosen_N == 0, "FL", "PNL"))
         order = np.argsort(degree_N, kind="stable")
         sample = np.sort(order[np.linspace(0, len(order) - 1, min(limit, len(order))).astype(np.int64)])
         n_users = self.data.n_users
         return {
             "layers": layers,
             "nodes": len(degree_N),
-            "classes": {name: int((classes_N == name).sum()) for name in ("FL", "PNL", "FNL")} if layers else {},
-            "nonlinear_share": {str(at): float(row.mean()) for at, row in zip(layers, nonlinear_LN, strict=True)},
+            "classes": {name.upper(): size["nodes"] for name, size in class_size(classes_N).items()} if layers else {},
+            "nonlinear_share": gate_share(chosen),
             "sample": [
                 {
                     "side": "user" if node < n_users else "item",
                     "id": self.data.users.id(node) if node < n_users else self.data.items.id(node - n_users),
                     "degree": int(degree_N[node]),
-                    "class": str(classes_N[node]) if layers else None,
-                    "probability": [round(float(p), 4) for p in probability_LN[:, node]],
+                    "class": CLASSES[classes_N[node]].upper() if layers else None,
+                    "probability": [round(float(p), 4) for p in chosen.probability_NL[node]],
+                    "nonlinear": chosen.nonlinear_NL[node].tolist(),
                 }
                 for node in map(int, sample)
             ],
@@ -194,5 +199,7 @@ class Shelf:
     def reload(self, path: Path | None = None) -> Served:
         """Serve another run, or the same directory read again; one that cannot be loaded leaves the old in place."""
         with self._one_at_a_time:
-            self.current = self._open(path or self.current.path)
-            return self.current
+            served = self._open(path or self.current.path)
+            served.warm()
+            self.current = served
+            return served

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from hmlet.config import Recipe
+from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
 from hmlet.files import put
@@ -166,7 +166,8 @@ class Search:
         for key, value in about.items():
             before = study.user_attrs.get(key, value)
             if before != value:
-                raise ConfigError(f"{self.out} holds a search with another {key}", "choose another --out")
+                words = _differing(key, before, value)
+                raise ConfigError(f"{self.out} holds a search with another {key}: {words}", "choose another --out")
             study.set_user_attr(key, value)
         return study
 
@@ -300,6 +301,15 @@ class Search:
                 "mend that, then choose another --out",
             )
         return Tuning(self.out, best, self.recipe(best.params), tuple(records))
+
+
+def _differing(key: str, before: Any, now: Any) -> str:
+    """In words, how a search that stands at OUT differs from the one that is asked for."""
+    if key == "recipe":
+        before, now = (Recipe.from_toml(each).flat() for each in (before, now))
+    elif key != "space":
+        before, now = {key: before}, {key: now}
+    return differences(before, now)
 
 
 class _NoValue(Exception):

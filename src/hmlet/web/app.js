@@ -35,7 +35,7 @@ async function call(path, body) {
     return call(path, body);
   }
   const answer = await response.json();
-  if (!response.ok) throw new Error(`${answer.error.message}. ${answer.error.hint}`);
+  if (!response.ok) throw new Error(answer.error.message); // its hint is for those who write requests
   return answer;
 }
 
@@ -57,6 +57,9 @@ const find = (side, query) => call(`/v1/${side}s?limit=12&query=${encodeURICompo
 
 // -- pieces --------------------------------------------------------------------------------------
 
+/** Three significant digits, as the sentences have them: small scores differ as much as large ones. */
+const digits = (number) => number.toPrecision(3);
+
 const named = (entry, side) =>
   [h("span", { class: "id" }, String(entry[side])), entry.name ? h("span", { class: "name" }, entry.name) : null];
 
@@ -75,17 +78,18 @@ function chooser(side, label, hint, choose) {
     await new Promise((resolve) => setTimeout(resolve, 120));
     if (mine !== asked) return;
     try {
-      const answer = await find(side, input.value.trim());
-      if (mine === asked) show(answer);
+      const query = input.value.trim(), answer = await find(side, query);
+      if (mine === asked) show(answer, `No ${side} matches “${query}”`);
     } catch (error) { say(error.message); }
   }
-  function show(entries) {
+  function show(entries, otherwise) {
     [found, at] = [entries, -1];
     list.replaceChildren(...entries.map((entry, index) => h("li", {
       role: "option", id: `${side}-option-${index}`, "aria-selected": "false",
       mousedown: (event) => { event.preventDefault(); pick(index); },
     }, named(entry, side).flatMap((part) => [part, " "]))));
-    list.hidden = !entries.length;
+    if (!entries.length && otherwise) list.append(h("li", { role: "option", "aria-disabled": "true" }, otherwise));
+    list.hidden = !list.children.length;
     input.setAttribute("aria-expanded", String(!list.hidden));
     input.removeAttribute("aria-activedescendant");
   }
@@ -123,7 +127,7 @@ function rows(entries, { value, open, side = "item" }) {
     if (bar) bar.style.width = `${(100 * Math.abs(number)) / largest}%`;
     return h("li", {}, h(open ? "button" : "div", {
       class: "row", type: open && "button", "aria-pressed": open && "false", click: open && ((event) => open(entry, event.currentTarget)),
-    }, named(entry, side), value && h("span", { class: "value" }, number.toFixed(3)), bar && h("span", { class: "bar" }, bar)));
+    }, named(entry, side), value && h("span", { class: "value" }, digits(number)), bar && h("span", { class: "bar" }, bar)));
   });
 }
 
@@ -163,8 +167,18 @@ async function showNew(text) {
   if (!items.length) return [pick, h("p", { class: "soft" }, "Add one item or more: the model has never seen this person, and folds them in.")];
   const chips = h("ul", { class: "chips", "aria-label": "Chosen items" }, items.map((item) =>
     h("li", {}, h("button", { type: "button", "aria-label": `Remove ${item}`, click: () => show(items.filter((other) => other !== item)) }, `${item} ×`))));
-  const [answer] = await call("/v1/recommend", { items, k: 20 });
-  return [pick, chips, ...sides("What they have", items.map((item) => ({ item })), answer.items)];
+  const [[answer], own] = await Promise.all([call("/v1/recommend", { items, k: 20 }), Promise.all(items.map(withName))]);
+  return [pick, chips, ...sides("What they have", own, answer.items)];
+}
+
+const looked = new Map(); // adding one item to many asks for one name, not for all again
+/** An item with its readable name: a search lists ids in order, so an id stands before longer ones that begin with it. */
+async function withName(item) {
+  if (!looked.has(item)) {
+    const found = await find("item", item.slice(0, 100));
+    looked.set(item, found.find((entry) => String(entry.item) === item) ?? { item });
+  }
+  return looked.get(item);
 }
 
 const sides = (title, history, items, open) => [
@@ -177,7 +191,7 @@ const sides = (title, history, items, open) => [
 // -- an explanation ------------------------------------------------------------------------------
 
 function explain(why) {
-  const carried = why.carried_by.slice(0, 8);
+  const carried = why.carried_by.slice(0, 8), others = why.carried_by.length - carried.length;
   return [
     h("h2", {}, `Why ${why.item}?`), h("p", {}, why.sentence),
     h("h3", {}, "The path through the layers"),
@@ -188,7 +202,7 @@ function explain(why) {
       h("span", {}, "bars: what each layer adds to the score")),
     h("h3", {}, "Carried by"),
     h("ul", { class: "rows whole" }, rows(carried, { value: (entry) => entry.contribution })),
-    h("p", { class: "soft" }, `and ${why.carried_by.length - carried.length} more; ${why.remainder.toFixed(3)} of the score is what no single item brings.`),
+    h("p", { class: "soft" }, `${others ? `and ${others} more; ` : ""}${digits(why.remainder)} of the score is what no single item brings.`),
   ];
 }
 
@@ -203,9 +217,11 @@ function pathPicture(why) {
   const left = 70, gap = Math.min(130, 560 / Math.max(1, why.layers.length - 1)), lanes = { user: 40, item: 100 }, base = 205;
   const x = (layer) => left + layer * gap;
   const largest = Math.max(...why.layers.map((each) => Math.abs(each.contribution)), 1e-12);
+  const size = (contribution) => (50 * Math.abs(contribution)) / largest;
+  const below = Math.max(0, ...why.layers.filter((each) => each.contribution < 0).map((each) => size(each.contribution) + 18));
   const gates = new Map(why.gates.map((gate) => [gate.layer, gate]));
   const words = why.layers.map(({ layer }) => gates.has(layer) && `layer ${layer}: user ${gates.get(layer).user.branch}, item ${gates.get(layer).item.branch}`).filter(Boolean);
-  const picture = s("svg", { class: "path", viewBox: `0 0 ${x(why.layers.length - 1) + 60} 245`, role: "img",
+  const picture = s("svg", { class: "path", viewBox: `0 0 ${x(why.layers.length - 1) + 60} ${245 + below}`, role: "img",
     "aria-label": words.length ? `Gates chose: ${words.join("; ")}` : "No gates: every layer is the model's own step" });
   for (const [lane, y] of Object.entries(lanes)) {
     picture.append(s("text", { class: "lane", x: 8, y: y + 4 }, lane));
@@ -218,12 +234,13 @@ function pathPicture(why) {
   }
   picture.append(s("text", { class: "lane", x: 8, y: 175 }, "score"));
   for (const { layer, contribution } of why.layers) {
-    const height = (50 * Math.abs(contribution)) / largest;
+    const [height, against] = [size(contribution), contribution < 0];
     picture.append(
-      s("rect", { class: `part ${contribution < 0 ? "against" : ""}`, x: x(layer) - 14, y: base - height, width: 28, height, rx: 2 }),
-      s("text", { x: x(layer), y: base - height - 5, "text-anchor": "middle" }, contribution.toFixed(3)),
-      s("text", { x: x(layer), y: base + 18, "text-anchor": "middle" }, `layer ${layer}`));
+      s("rect", { class: `part ${against ? "against" : ""}`, x: x(layer) - 14, y: against ? base : base - height, width: 28, height, rx: 2 }),
+      s("text", { x: x(layer), y: against ? base + height + 14 : base - height - 5, "text-anchor": "middle" }, digits(contribution)),
+      s("text", { x: x(layer), y: base + below + 18, "text-anchor": "middle" }, `layer ${layer}`));
   }
+  picture.append(s("line", { class: "axis", x1: x(0) - 24, x2: x(why.layers.length - 1) + 24, y1: base, y2: base }));
   return picture;
 }
 
@@ -251,11 +268,18 @@ async function showMap() {
     h("p", { class: "soft" }, `${map.sample.length.toLocaleString()} of ${map.nodes.toLocaleString()} nodes, evenly along the order of degree`), about];
 }
 
+/** Round numbers between two, each a power of ten times one of `steps`; the two themselves where fewer lie between. */
+function ticks(least, most, steps) {
+  const powers = Array.from({ length: Math.floor(Math.log10(most)) + 1 }, (_, at) => 10 ** at);
+  const round = powers.flatMap((power) => steps.map((step) => step * power)).filter((tick) => least <= tick && tick <= most);
+  return round.length > 1 ? round : [least, most];
+}
+
 function mapPicture(sample, layer, show) {
   const width = matchMedia("(max-width: 44rem)").matches ? 400 : 760; // fewer units on a phone, so that words stay legible
   const [height, left, bottom, top] = [380, 48, 44, 12];
   const degrees = sample.map((node) => Math.max(node.degree, 1));
-  const [least, most] = [Math.min(...degrees), Math.max(...degrees, Math.min(...degrees) * 10)];
+  const least = Math.min(...degrees), most = Math.max(...degrees, least + 1);
   const x = (degree) => left + 10 + ((width - left - 30) * Math.log(Math.max(degree, 1) / least)) / Math.log(most / least);
   const y = (probability) => height - bottom - (height - bottom - top) * probability;
   const picture = s("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, tabindex: "0", role: "application",
@@ -264,9 +288,8 @@ function mapPicture(sample, layer, show) {
   for (const p of [0, 0.5, 1]) picture.append(
     s("line", { class: "axis", x1: left, x2: width, y1: y(p), y2: y(p), "stroke-dasharray": p === 0.5 && "4 4" }),
     s("text", { x: left - 8, y: y(p) + 4, "text-anchor": "end" }, String(p)));
-  for (let power = 1; power <= most; power *= 10) for (const tick of width > 400 ? [power, 2 * power, 5 * power] : [power, 3 * power]) {
-    if (least <= tick && tick <= most) picture.append(s("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, tick.toLocaleString()));
-  }
+  for (const tick of ticks(least, most, width > 400 ? [1, 2, 5] : [1, 3])) picture.append(
+    s("text", { x: x(tick), y: height - bottom + 18, "text-anchor": "middle" }, tick.toLocaleString()));
   picture.append(
     s("text", { x: (width + left) / 2, y: height - 6, "text-anchor": "middle" }, "degree (training interactions)"),
     s("text", { x: 12, y: (height - bottom) / 2, transform: `rotate(-90 12 ${(height - bottom) / 2})`, "text-anchor": "middle" }, "P(non-linear)"));
@@ -298,7 +321,7 @@ const describe = (node, layers) => [
   h("h2", {}, String(node.id), " ", h("span", { class: "count" }, `${node.side}, degree ${node.degree.toLocaleString()}, ${CLASSES[node.class]}`)),
   h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "layer"), h("th", {}, "P(non-linear)"), h("th", {}, "branch"))),
     h("tbody", {}, layers.map((layer, at) => h("tr", {}, h("td", {}, String(layer)), h("td", {}, node.probability[at].toFixed(3)),
-      h("td", {}, node.probability[at] > 0.5 ? "non-linear" : "linear"))))),
+      h("td", {}, node.nonlinear[at] ? "non-linear" : "linear"))))),
   h("button", { class: "primary", type: "button", click: () => openNode(node) },
     node.side === "user" ? "See the recommendations" : "See what goes with it"),
 ];

@@ -1,0 +1,76 @@
+"""`hmlet train` as a user calls it: which recipe it takes, and what it says at the end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from planted import checkerboard, dataset
+
+from hmlet import api, training
+from hmlet.cli import main
+from hmlet.config import Preset, Recipe, resolve
+from hmlet.data.catalog import load
+
+
+class Asked(Exception):
+    """Ends a training before it begins; carries its recipe."""
+
+
+@pytest.fixture
+def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(data: object, recipe: Recipe, *arguments: Any, **options: Any) -> None:
+        raise Asked(recipe)
+
+    monkeypatch.setattr(training, "fit", fit)
+
+
+@pytest.mark.usefixtures("_no_training")
+def test_the_command_and_its_twin_take_one_recipe(tmp_path: Path) -> None:
+    """Debian's own: by its name, and in a directory that was made from it, however that is called."""
+    debian, copy = load("debian"), str(tmp_path / "packages")
+    debian.save(copy)
+    found = []
+    for data in ("debian", copy):
+        with pytest.raises(Asked) as asked:
+            main(["train", data, "--model", "hmlet-end", "--out", str(tmp_path / "run")])
+        found.append(asked.value.args[0])
+        with pytest.raises(Asked) as asked:
+            api.fit(load(data), "hmlet-end", tmp_path / "run")
+        found.append(asked.value.args[0])
+    assert found == [resolve("hmlet-end", dataset="debian")] * 4
+    assert found[0] != resolve("hmlet-end")
+
+
+def test_the_last_line_tells_validation_where_there_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [(0, 0), (0, 1), (1, 1), (2, 0)]
+    dataset(3, 3, train=pairs).save(tmp_path / "all")
+    dataset(3, 3, train=pairs, valid=[(1, 2)]).save(tmp_path / "held")
+    short = ["--model", "bpr", "--set", "train.epochs=1", "--device", "cpu"]
+    for name, end in (
+        ("all", r"best epoch 1 of 1; no validation part: the last epoch is kept"),
+        ("held", r"of 1; validation @20: ndcg \S+, recall \S+, precision \S+"),
+    ):
+        assert main(["train", str(tmp_path / name), *short, "--out", str(tmp_path / f"{name}-run")]) == 0
+        assert re.search(f"{end}\n$", capsys.readouterr().out)
+
+
+def test_a_directory_takes_no_recipe_by_its_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "gowalla", "--model", "lightgcn", "--print-config"]
+    assert main(command) == 0  # the named set, which is not fetched to know it
+    assert Recipe.from_toml(capsys.readouterr().out) == resolve("lightgcn", dataset="gowalla")
+    checkerboard().save("gowalla")
+    assert main(command) == 0
+    assert Recipe.from_toml(capsys.readouterr().out) == resolve("lightgcn")
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "tune"])
+def test_help_names_every_preset(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    (words,) = re.findall(r"Recipe to start from: (.*?)\.", " ".join(capsys.readouterr().out.split()))
+    assert tuple(re.split(r", | or ", words)) == get_args(Preset)
