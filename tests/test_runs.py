@@ -229,6 +229,27 @@ def test_the_lock_is_no_link(copy: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "made-by-following").exists()
 
 
+# -- the data of a run --------------------------------------------------------------------------------------------
+
+
+def test_the_data_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run made with relative paths is read from elsewhere; data that is gone is asked for by its place."""
+    checkerboard().save(tmp_path / "made" / "data")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "made")
+    RunDirectory.create("run", recipe(), Dataset.load("data"), "cpu")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    directory = RunDirectory.open("../made/run")
+    directory.record["status"] = "finished"
+    assert Run(directory).data.fingerprint == checkerboard().fingerprint
+    shutil.rmtree(tmp_path / "made" / "data")
+    with pytest.raises(RunError) as refused:
+        _ = Run(directory).data
+    assert str(refused.value) == (
+        f"the data of ../made/run was at {tmp_path / 'made' / 'data'}: put it back, or train again"
+    )
+
+
 # -- several who add to one run -----------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from hmlet import export, training
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset, Vocabulary
-from hmlet.data.catalog import known_name, load
+from hmlet.data.catalog import CATALOG, known_name, load
 from hmlet.data.interactions import Id
 from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import RunError
@@ -74,7 +74,9 @@ class Run:
     def data(self) -> Dataset:
         """The data set that the run was trained on, found where it was and checked by its fingerprint."""
         reference = self.record["data"]
-        where = self.directory.path / "data" if reference["reference"] == "." else reference["reference"]
+        where = str(self.directory.path / "data") if reference["reference"] == "." else reference["reference"]
+        if where not in CATALOG and not Path(where).exists():
+            raise RunError(f"the data of {self.directory.path} was at {where}", "put it back, or train again")
         data = load(where)
         if data.fingerprint != reference["fingerprint"]:
             raise RunError(

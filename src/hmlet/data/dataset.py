@@ -53,7 +53,8 @@ class Dataset:
         order = _canonical_order(interactions, part)
         self.name = name
         self.path = path
-        self.reference = None if path is None else str(path)  # what finds it again: a path, or a named set's name
+        # What finds it again, from any working directory: a whole path, or a named set's name.
+        self.reference = None if path is None else str(path.resolve())
         self.users = interactions.users
         self.items = interactions.items
         self.user: Ints = interactions.user[order]
