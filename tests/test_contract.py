@@ -124,8 +124,9 @@ def test_a_degenerate_graph_trains_to_finite_numbers(model: str, shape: str, tmp
     data = SHAPES[shape]()
     run = short(model, data, tmp_path / "run")
     assert all(torch.isfinite(each).all() for each in run.factors)
-    metrics = run.evaluate("valid", "train", 2).metrics
-    assert all(0.0 <= value <= 1.0 for value in metrics.values())
+    if data.count("valid"):
+        metrics = run.evaluate("valid", "train", 2).metrics
+        assert all(0.0 <= value <= 1.0 for value in metrics.values())
     answers = run.recommend([f"u{n}" for n in range(data.n_users)], k=100, mask="train")
     assert [len(each["items"]) for each in answers] == (data.n_items - data.csr("train").counts).tolist()
 

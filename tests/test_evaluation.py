@@ -157,6 +157,7 @@ def test_membership() -> None:
     ("split", "mask", "k", "words"),
     [
         ("valid", "train+valid", 20, ["train+valid", "valid", "--mask train"]),
+        ("test", "all", 20, ["all", "test", "--mask train"]),
         ("test", "everything", 20, ["everything", "train or train+valid"]),
         ("train", "train", 20, ["train", "valid or test"]),
         ("test", "train", 0, ["k = 0", "-k 20"]),

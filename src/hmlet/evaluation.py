@@ -22,8 +22,8 @@ from hmlet.progress import Advance, silent
 from hmlet.ranking import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, scores_room, top_k
 
 Result = TypeVar("Result")
-MASKS = {"train": ("train",), "train+valid": ("train", "valid")}
-KNOWN = "train+valid"  # the mask of every list for a user, who has these items already; `evaluate` follows the paper
+MASKS = {"train": ("train",), "train+valid": ("train", "valid"), "all": ("train", "valid", "test")}
+KNOWN = "all"  # the mask of every list for a user, who has these items already; `evaluate` follows the paper
 # Of a block's scores: what stays in a CPU's cache, and is small beside a GPU's memory; then of its candidates' factors.
 BLOCK_BYTES = {"cpu": 20 << 20, "cuda": 512 << 20}
 CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}

@@ -93,7 +93,7 @@ def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (tmp_path / "users").write_text("u5\nu1\n")
     out = tmp_path / "topn.parquet"
     said = json.loads(call(capsys, "export", run, "--out", out, "-k", 2, "--users", tmp_path / "users", "--json"))
-    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "train+valid"}
+    assert said == {"out": str(out), "rows": 4, "k": 2, "mask": "all"}
     table = pq.read_table(out)
     assert table.column_names == ["user", "item", "rank", "score"]
     assert table["user"].to_pylist() == ["u5", "u5", "u1", "u1"]

@@ -21,7 +21,7 @@ def test_every_user_gets_the_offline_top_n(client: TestClient, run: Run) -> None
         block = users[start : start + 1000]
         answer = client.post("/v1/recommend", json={"users": block, "k": 20})
         assert answer.status_code == 200
-        assert answer.json() == run.recommend(block, 20, "train+valid")
+        assert answer.json() == run.recommend(block, 20)
 
 
 def test_a_single_user_and_a_batch_agree_to_the_last_bit(client: TestClient, run: Run) -> None:
@@ -35,7 +35,7 @@ def test_a_single_user_and_a_batch_agree_to_the_last_bit(client: TestClient, run
 def test_no_item_that_the_user_has_is_recommended(client: TestClient, run: Run) -> None:
     user = run.data.users.id(7)
     own = {each["item"] for each in client.get("/v1/history", params={"user": user, "limit": 1000}).json()}
-    expected = {run.data.items.id(int(item)) for item in run.data.csr("train", "valid").row(7)}
+    expected = {run.data.items.id(int(item)) for item in run.data.csr("train", "valid", "test").row(7)}
     assert own == expected
     (answer,) = client.post("/v1/recommend", json={"users": [user], "k": 1000}).json()
     assert own.isdisjoint(each["item"] for each in answer["items"])

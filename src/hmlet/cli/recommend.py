@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from hmlet.cli.console import Json, app, given, print_json, print_line, print_table, progress
-from hmlet.cli.evaluate import Mask, RunPath, TopK
+from hmlet.cli.evaluate import RunPath, TopK
 from hmlet.errors import ConfigError
 
-KNOWN = "train+valid"  # hmlet.evaluation's, which imports torch, and --help must not
+KNOWN = "all"  # hmlet.evaluation's, which imports torch, and --help must not
+Mask = Annotated[str, typer.Option(help="Which of a user's own items are left out: all, train+valid or train.")]
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
 Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
 
