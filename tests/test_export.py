@@ -102,7 +102,7 @@ def test_export_says_what_recommend_says(run: Run, tmp_path: Path) -> None:
     export.export(run, tmp_path / "all.jsonl", run.data.n_items)
     known = {
         (f"u{user}", f"i{item}")
-        for part in ("train", "valid")
+        for part in ("train", "valid", "test")
         for user, item in zip(run.data.user[run.data.slice(part)], run.data.item[run.data.slice(part)], strict=True)
     }
     exported = {(row["user"], row["item"]) for row in rows(tmp_path / "all.jsonl")}
@@ -170,8 +170,8 @@ def test_mistakes_are_named(run: Run, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match="k = 0 is not the length of a list"):
             ask()
-    with pytest.raises(ConfigError, match="there is no mask 'all'"):
-        run.export(tmp_path / "topn.csv", mask="all")
+    with pytest.raises(ConfigError, match="there is no mask 'everything'"):
+        run.export(tmp_path / "topn.csv", mask="everything")
     with pytest.raises(UnknownId, match="item 'i77'"):
         run.export(tmp_path / "topn.csv", deny=["i77"])
     assert list(tmp_path.iterdir()) == []

@@ -37,7 +37,7 @@ def test_there_is_a_stored_run_of_every_old_version() -> None:
 
 
 def test_an_old_run_says_what_it_said(old: Run) -> None:
-    (answer,) = old.recommend(["u5"], 3)
+    (answer,) = old.recommend(["u5"], 3, "train+valid")  # as it was then by default
     assert [each["item"] for each in answer["items"]] == ["i7", "i14", "i22"]
     scores = [0.9655180206626071, -0.933756809023393, -0.9372431095373823]
     assert [each["score"] for each in answer["items"]] == pytest.approx(scores, abs=1e-12)

@@ -84,9 +84,8 @@ def test_history_and_recommendations_stand_side_by_side(page: Any, run: Run) -> 
     shown = page.locator("#recommended .id").all_inner_texts()
     assert shown == [each["item"] for each in run.recommend(["gimp"], 20)[0]["items"]]
     own = page.get_by_role("list", name="What gimp has").locator(".id").all_inner_texts()
-    assert own == [
-        run.data.items.id(int(item)) for item in run.data.csr("train", "valid").row(run.data.users.indices(["gimp"])[0])
-    ]
+    everything = run.data.csr("train", "valid", "test").row(run.data.users.indices(["gimp"])[0])
+    assert own == [run.data.items.id(int(item)) for item in everything]
 
 
 def test_names_with_markup_are_text(page: Any) -> None:
