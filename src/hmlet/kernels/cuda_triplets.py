@@ -181,10 +181,10 @@ def margins_backward(
     )  # fmt: skip
     total_ND = torch.empty_like(own_ND)
     rest_ND = torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
+    tables = tuple(layers_ND) if mean_ND is None else (mean_ND,)
     _gather_rows_kernel[(n_nodes,)](
-        tuple(layers_ND) if mean_ND is None else (mean_ND,), own_ND, total_ND, rest_ND, start_N, entries_N, times_N,
-        neighbours_4B, weights_4B, grad_norms, batch, columns, has_rest=rest_ND is not None,
-        in_flight=4 if mean_ND is not None else 1,  # the rows of a small batch are short, and several tables are read
+        tables, own_ND, total_ND, rest_ND, start_N, entries_N, times_N, neighbours_4B, weights_4B, grad_norms, batch,
+        columns, has_rest=rest_ND is not None, in_flight=4 if len(tables) == 1 else 1,  # several are loads enough ahead
         block=_shape(columns)["block"], num_warps=1,
     )  # fmt: skip
     return total_ND, rest_ND

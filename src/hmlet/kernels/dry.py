@@ -150,8 +150,6 @@ def margins_backward(
     layers_ND: Sequence[Tensor], mean_ND: Tensor | None, rows_3B: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor | None]:
     own_ND = layers_ND[0]
-    _places, _entries = (
-        rows_3B.new_empty(3, len(own_ND), dtype=torch.int32),
-        rows_3B.new_empty(11 * (len(rows_3B) // 3), dtype=torch.int32),
-    )
+    _places = rows_3B.new_empty(3, len(own_ND), dtype=torch.int32)  # entries, times and starts
+    _entries = rows_3B.new_empty(11 * (len(rows_3B) // 3), dtype=torch.int32)  # 3 B offsets; 4 B neighbours and weights
     return torch.empty_like(own_ND), torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
