@@ -182,7 +182,7 @@ def ablation(depth: int, epochs: int) -> list[Cell]:
     """The decisive ablation around HMLET(End) with so many layers, whose recipe is trained for so many epochs."""
     gated = min(2, depth)
     short = min(epochs, ABLATION_EPOCHS)
-    # A shorter schedule is the recipe's own, made smaller: the gates rest for the same share of it.
+    # The gates rest for the share of it that they rest for in the preset's own schedule.
     shorter = {RIVAL: (f"train.epochs={short}",), OURS: (f"train.epochs={short}", f"model.gate_warmup={short // 8}")}
 
     def types(kind: str) -> str:

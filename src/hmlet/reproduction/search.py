@@ -86,7 +86,8 @@ class _Search:
         self.space = load_space(None, model, choice.recipes)
         self.file = out / SEARCHES / folder(data.name) / f"{model}.json"
         self.work = self.file.with_suffix(".run")
-        self.points = draw(self.space, trials, 1, {key: _of(self.base, key) for key in self.space})
+        own = self.base.flat()
+        self.points = draw(self.space, trials, 1, {key: own.get(key) for key in self.space})
         about = {
             "format_version": FORMAT_VERSION,
             "model": model,
@@ -142,12 +143,6 @@ class _Search:
         put(self.file, (json.dumps(self.record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _of(recipe: Recipe, key: str) -> Any:
-    """What a recipe has for a `section.key`."""
-    section, name = key.split(".", 1)
-    return getattr(getattr(recipe, section), name)
-
-
 def draw(space: Space, trials: int, seed: int, base: dict[str, Any]) -> list[dict[str, Any]]:
     """The recipe as it is (at `base`), then random points of a space, no two alike while there are others left."""
     rng = np.random.default_rng(seed)
@@ -180,7 +175,7 @@ def best_recipe(record: dict[str, Any], epochs: int | None = None) -> str | None
         return None
     best = max(complete, key=lambda trial: trial["valid"][SELECTION])
     base = Recipe.from_toml(record["base"])
-    values = {key: best["params"].get(key, _of(base, key)) for key in record["space"]}
+    values = {key: {**base.flat(), **best["params"]}[key] for key in record["space"]}
     sections: dict[str, list[str]] = {} if epochs is None else {"train": [f"epochs = {epochs}"]}
     for key, value in values.items():
         section, name = key.split(".", 1)

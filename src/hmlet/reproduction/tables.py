@@ -230,12 +230,12 @@ class Tables:
 
     def _stability_claim(self) -> Claim:
         """What the paper does not say: whether another seed would put a node into the same class."""
-        found = self.stability
+        about, found = "A node has one class whatever the seed", self.stability
         if found is None:
-            return Claim("A node has one class whatever the seed", NO_NUMBER, NOT_RUN, NOT_RUN)
+            return Claim(about, NO_NUMBER, NOT_RUN, NOT_RUN)
         chance = f"{100 * found['keep_by_chance']:.1f} % by chance, κ = {found['kappa']:.2f}"
         text = f"{100 * found['keep']:.1f} % of nodes over {found['runs']} seeds ({chance})"
-        return Claim("A node has one class whatever the seed", NO_NUMBER, text, NO_NUMBER)
+        return Claim(about, NO_NUMBER, text, NO_NUMBER)
 
     def _share_answer(self, found: dict[str, Any], theirs: list[float]) -> tuple[str, str]:
         """Near the paper's shares on its own set; on another one there is nothing to compare with."""
