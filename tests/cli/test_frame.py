@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -101,6 +102,39 @@ def test_a_users_mistake_is_one_line_and_status_2(
     assert capsys.readouterr() == ("", line)
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            PermissionError(13, "Permission denied", "a/run.json"),
+            "error: a/run.json: Permission denied: check the path",
+        ),
+        (OSError(36, "File name too long", "nnn"), "error: nnn: File name too long: check the path"),
+        (OSError(5, "Input/output error"), "error: cannot read or write: Input/output error: check the disk"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_and_status_2(
+    command: Register, capfd: pytest.CaptureFixture[str], error: OSError, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "dup2", lambda here, there: None)  # the test's own output stays
+    command(raising(error))
+    assert main(["probe"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(line)
+
+
+def test_an_error_that_is_not_the_systems_is_a_bug_of_ours(command: Register) -> None:
+    command(raising(OSError("ours")))
+    with pytest.raises(OSError, match="ours"):
+        main(["probe"])
+
+
+def test_a_name_that_is_too_long_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "stats", "n" * 300]) == 2
+    assert "File name too long" in capsys.readouterr().err
+
+
 def test_an_interrupt_is_one_line_and_status_130(command: Register, capsys: pytest.CaptureFixture[str]) -> None:
     command(raising(KeyboardInterrupt()))
     assert main(["probe"]) == 130
@@ -180,3 +214,59 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, lines: int) -> None
     process.stdout = None
     _, complaint = process.communicate(timeout=60)
     assert (process.returncode, complaint) == (0, "")
+
+
+_TALK = """
+from hmlet.cli import app, run
+from hmlet.cli.console import note, print_json, print_line
+@app.command('probe')
+def probe(as_json: bool = False) -> None:
+    note('Zoë listens')
+    print_json(['Zoë', '日', '\\udcff']) if as_json else print_line('Zoë 日 \\udcff')
+run()
+"""
+
+
+def talk(*arguments: str, shell: str = "", encoding: str = "utf-8") -> subprocess.CompletedProcess[bytes]:
+    """What a command does that speaks of Zoë on both streams, which `shell` leads elsewhere."""
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", _TALK, "probe", *arguments]
+    return subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "line"),
+    [
+        ("utf-8", "Zoë 日 \\udcff\n".encode()),
+        ("latin-1", b"Zo\xeb \\u65e5 \\udcff\n"),
+        ("ascii", b"Zo\\xeb \\u65e5 \\udcff\n"),
+    ],
+)
+def test_letters_that_the_terminal_lacks_are_escaped(encoding: str, line: bytes) -> None:
+    said = talk(encoding=encoding)
+    assert (said.returncode, said.stdout) == (0, line)
+    answer = talk("--as-json", encoding=encoding)
+    assert json.loads(answer.stdout.decode(encoding)) == ["Zoë", "日", "\udcff"]
+
+
+@pytest.mark.parametrize("arguments", [["probe"], ["--help"]])
+def test_output_that_has_no_room_is_one_line(arguments: list[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no device that is always full")
+    command = ["sh", "-c", 'exec "$@" >/dev/full', "sh", sys.executable, "-c", _TALK, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: cannot read or write: No space left on device: check the disk"
+    )
+
+
+@pytest.mark.parametrize("shell", ["2>/dev/full", "2>&-"])
+def test_a_log_that_cannot_be_written_does_not_stop_the_work(shell: str) -> None:
+    done = talk(shell=shell)
+    assert (done.returncode, done.stdout) == (0, "Zoë 日 \\udcff\n".encode())
+
+
+def test_a_closed_output_is_no_error() -> None:
+    done = talk(shell=">&-")
+    assert (done.returncode, done.stderr.decode()) == (0, "Zoë listens\n")

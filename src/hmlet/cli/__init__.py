@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, reproduce, serve, train, tune
-from hmlet.cli.console import app, print_line, report_error, speaks
+from hmlet.cli.console import app, print_line, report_error, settle_streams, speaks
 from hmlet.errors import ConfigError, HmletError, LostRank
 from hmlet.version import VERSION
 
@@ -63,9 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         report_error("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`hmlet … | head`); keep Python from complaining again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_output()  # its reader went away (`hmlet … | head`)
         return 0
+    except OSError as error:
+        if error.errno is None:
+            raise
+        _report(_refused(error))
+        if error.filename is None:
+            _abandon_output()
+        return HmletError.exit_code
     except Exception as error:
         # Typer's own usage errors differ in class between versions; all of them can say what is wrong.
         if not hasattr(error, "format_message"):
@@ -75,6 +81,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{said}{' See' if said.endswith('?') else ': see'} `{' '.join(['hmlet', *_command(arguments)])} --help`"
         )
         return 2
+
+
+def _refused(error: OSError) -> HmletError:
+    """What the system says against a path that no command foresaw, or against our output where no path is named."""
+    if error.filename is None:
+        return HmletError(f"cannot read or write: {error.strerror}", "check the disk, and where standard output goes")
+    return HmletError(f"{error.filename}: {error.strerror}", "check the path and your rights to it")
+
+
+def _abandon_output() -> None:
+    """Keep Python from complaining at exit about output that cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: HmletError) -> None:
@@ -126,4 +144,5 @@ def _command(arguments: list[str]) -> list[str]:
 
 def run() -> None:
     """The console script's entry."""
+    settle_streams()
     sys.exit(main())

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,14 +49,23 @@ def given(context: typer.Context, option: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+def settle_streams() -> None:
+    """Let both streams take any line: what their encoding lacks is escaped, and what a closed one gets is lost."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end
+        stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, stream)
+
+
 def report_error(message: str) -> None:
     """One line `error: …` on standard error."""
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    _remark(f"error: {' '.join(message.split())}")
 
 
 def print_json(value: Any) -> None:
     """One JSON object; NaN is not JSON, so it is an error of ours rather than invalid output."""
-    print_line(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    everything = "utf" in (sys.stdout.encoding or "utf").lower()  # elsewhere JSON's own escapes say the rest
+    print_line(json.dumps(value, ensure_ascii=not everything, allow_nan=False))
 
 
 def print_line(text: str = "") -> None:
@@ -66,7 +76,13 @@ def print_line(text: str = "") -> None:
 def note(text: str) -> None:
     """A remark beside the result: standard error, so that piped output stays clean."""
     if speaks():
-        sys.stderr.write(text + "\n")
+        _remark(text)
+
+
+def _remark(line: str) -> None:
+    """A line on standard error; where there is no room for it, such as in a log on a full disk, work goes on."""
+    with suppress(OSError):
+        sys.stderr.write(line + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
