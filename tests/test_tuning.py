@@ -186,15 +186,19 @@ def test_a_search_in_which_all_fail_says_why(fake: Fake, tmp_path: Path) -> None
         tune(planted(), RECIPE, GRID, tmp_path)
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), Interrupted("stopped in epoch 2")], ids=["key", "saved"])
+@pytest.mark.parametrize(
+    "interrupt", [KeyboardInterrupt(), Interrupted("stopped in epoch 2", "go on with --resume")], ids=["key", "saved"]
+)
 def test_an_interrupted_search_goes_on_where_it_was(fake: Fake, tmp_path: Path, interrupt: BaseException) -> None:
     def stop(recipe: Recipe, out: Path) -> None:
         if len(fake.calls) == 3:
             raise interrupt
 
     fake.before = stop
-    with pytest.raises(type(interrupt)):
+    with pytest.raises(type(interrupt)) as caught:
         tune(planted(), RECIPE, GRID, tmp_path)
+    if isinstance(caught.value, Interrupted):  # the search goes on, not the one training in it
+        assert caught.value.hint == f"go on with the same hmlet tune … --out {tmp_path}"
     stopped = fake.calls[-1]
     tune(planted(), RECIPE, GRID, tmp_path)
     assert points(tmp_path) == PRODUCT

@@ -230,8 +230,8 @@ class Search:
             run = fit(self.data, recipe, place, device=self.device, resume=place.exists(), listener=listen)
         except StopTraining:
             raise backend.library().TrialPruned from None
-        except Interrupted:
-            raise
+        except Interrupted as stop:
+            raise Interrupted(stop.message, f"go on with the same hmlet tune … --out {self.out}") from stop
         except HmletError as error:
             trial.set_user_attr("error", str(error))
             raise _NoValue from error
