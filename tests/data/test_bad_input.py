@@ -192,8 +192,10 @@ def test_bad_input_is_refused_with_place_and_fix(case: str, tmp_path: Path, caps
 
 
 def test_a_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "folder.csv").mkdir()
-    assert "is a directory" in refused(capsys, [str(tmp_path / "folder.csv")], tmp_path)
+    for name in ("folder.csv", "folder"):
+        (tmp_path / name).mkdir()
+        assert "is a directory" in refused(capsys, [str(tmp_path / name)], tmp_path)
+    assert "nowhere does not exist" in refused(capsys, [str(tmp_path / "nowhere")], tmp_path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
+from hmlet.files import unwritable
 
 PARTS = ("train", "valid", "test")
 FORMAT_VERSION = 1
@@ -167,17 +168,13 @@ class Dataset:
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
         except OSError as error:
-            raise DataError(
-                f"cannot write {path}: {error.strerror}", "choose a directory that you may write to"
-            ) from error
+            raise unwritable(path, error, DataError) from error
         try:
             self._write(temporary)
             os.chmod(temporary, 0o755)
             _put_in_place(temporary, path)
         except OSError as error:
-            raise DataError(
-                f"cannot write {path}: {error.strerror}", "free some space or choose another --out"
-            ) from error
+            raise unwritable(path, error, DataError) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return path

@@ -22,6 +22,7 @@ import pyarrow as pa
 from hmlet.data.columns import Columns, NamesColumns, format_of
 from hmlet.data.formats import IDS, Source, open_source, typed_source
 from hmlet.data.interactions import Interactions, Vocabulary, merge
+from hmlet.data.text import require_file
 from hmlet.errors import DataError
 
 _PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
@@ -40,6 +41,7 @@ def read_files(
     frames, untyped, described = [], [], []
     kinds: dict[str, str] = {}
     for number, path in enumerate(files):
+        require_file(path)  # before its name is asked for a format
         used = format or format_of(path)
         with open_source(path, used, columns, delimiter) as source:
             frame, counts = _load(source, min_rating, kinds)
@@ -59,6 +61,7 @@ def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) ->
 
 def read_names(path: Path, kind: str) -> dict[str, str]:
     """The readable name of each id (as text) from a file of two columns, id and name."""
+    require_file(path)
     format = format_of(path)
     if format == "adjacency":
         raise DataError(f"{path} has no columns", "give a csv, tsv, parquet or jsonl file with the columns id and name")

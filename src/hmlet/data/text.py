@@ -115,13 +115,18 @@ def open_text(path: Path) -> Iterator[TextFile]:
         yield TextFile(shown, plain)
 
 
-def _first_bytes(path: Path) -> bytes:
+def require_file(path: Path) -> None:
+    """Refuse a path at which there is no file."""
     if path.is_dir():
         raise DataError(f"{path} is a directory", "name the interaction files in it")
     if not path.exists():
         raise DataError(f"{path} does not exist", "check the path")
     if not path.is_file():
         raise DataError(f"{path} is not a regular file", "write its content to a file first")
+
+
+def _first_bytes(path: Path) -> bytes:
+    require_file(path)
     try:
         with path.open("rb") as file:
             start = file.read(4)
