@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hmlet.cli import app, console, main
-from hmlet.cli.console import Json, note, print_json, print_line
+from hmlet.cli.console import Json, note, print_json, print_line, print_table
 from hmlet.errors import DataError, HmletError, MissingExtra
 from hmlet.version import VERSION
 
@@ -175,6 +175,28 @@ def test_json_stands_alone_on_standard_output(command: Register, capsys: pytest.
     assert err == "three users are new\n"
     assert main(["probe"]) == 0
     assert capsys.readouterr().out == "Zoë: half\n"
+
+
+def test_a_table_is_aligned_as_a_terminal_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(
+        ["item", "score", "name"], [["日本", "1.5", "two wide"], ["e\u0301", "10", "é, composed"], ["abcdef", "2", ""]]
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "item    score  name",
+        "------  -----  -----------",
+        "日本      1.5  two wide",
+        "e\u0301          10  é, composed",
+        "abcdef      2",
+    ]
+
+
+def test_control_characters_of_an_id_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["item"], [["a\nb\tc"]])
+    print_line("\x1b[2Jgone\x9b")
+    print_json("\x1b\x9b")
+    *lines, answer = capsys.readouterr().out.splitlines()
+    assert lines == ["item", "-------", r"a\nb\tc", r"\x1b[2Jgone\x9b"]
+    assert json.loads(answer) == "\x1b\x9b"
 
 
 def test_progress_is_a_line_now_and_then_where_nobody_watches(

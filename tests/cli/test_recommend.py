@@ -74,6 +74,8 @@ def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytes
     lists = ["--allow", tmp_path / "allow", "--deny", tmp_path / "deny"]
     (answer,) = json.loads(call(capsys, "recommend", run, "--items", "i1", *lists, "--json"))
     assert {each["item"] for each in answer["items"]} == {"i3", "i7"}
+    none = call(capsys, "recommend", run, "--items", "i1", "--allow", tmp_path / "deny", "--deny", tmp_path / "deny")
+    assert none == "someone with i1\nno item is left to recommend\n"
 
 
 def test_similar(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ app = typer.Typer(
 
 LINE_SECONDS = 30.0
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # all but the end of a line
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 # A recipe, as train, plan and tune are told of it.
@@ -65,10 +66,20 @@ def report_error(message: str) -> None:
 def print_json(value: Any) -> None:
     """One JSON object; NaN is not JSON, so it is an error of ours rather than invalid output."""
     everything = "utf" in (sys.stdout.encoding or "utf").lower()  # elsewhere JSON's own escapes say the rest
-    print_line(json.dumps(value, ensure_ascii=not everything, allow_nan=False))
+    _write(json.dumps(value, ensure_ascii=not everything, allow_nan=False))
 
 
 def print_line(text: str = "") -> None:
+    """Text for people, in which nothing commands their terminal."""
+    _write(_harmless(text))
+
+
+def _harmless(text: str) -> str:
+    """The text with its control characters, which ids and names may have, as escapes."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _write(text: str) -> None:
     if speaks():
         sys.stdout.write(text + "\n")
 
@@ -87,15 +98,15 @@ def _remark(line: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A plain aligned table: numbers to the right, words to the left."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [
-        max(len(name), *(len(row[at]) for row in cells)) if cells else len(name) for at, name in enumerate(columns)
-    ]
+    from rich.cells import cell_len  # what a terminal shows, where letters may be two columns wide or none
+
+    cells = [[_harmless(str(cell)).replace("\n", r"\n") for cell in row] for row in rows]
+    widths = [max([cell_len(name), *(cell_len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
     numeric = [all(_NUMBER.fullmatch(row[at]) for row in cells) for at in range(len(columns))]
     for row in [list(columns), ["-" * width for width in widths], *cells]:
+        spaces = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
         padded = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
+            space + cell if right else cell + space for cell, space, right in zip(row, spaces, numeric, strict=True)
         ]
         print_line("  ".join(padded).rstrip())
 

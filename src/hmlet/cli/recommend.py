@@ -166,6 +166,9 @@ def _ids(path: Path | None) -> list[str] | None:
 
 
 def _print_items(found: list[dict[str, Any]], kind: str) -> None:
+    if not found:
+        print_line(f"no {kind} is left to recommend")
+        return
     named = bool(found) and "name" in found[0]
     rows = [[each[kind], _digits(each["score"]), *([each["name"] or ""] if named else [])] for each in found]
     print_table([kind, "score", *(["name"] if named else [])], rows)
