@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from bare import CORE, forbidden_modules, run_bare
 
+import hmlet
 from hmlet.data import Dataset, Interactions, Vocabulary
 
 HEAVY = ["torch", "numpy", "scipy", "pyarrow", "polars", "matplotlib", "fastapi", "uvicorn", "networkit", "optuna"]
@@ -36,6 +37,11 @@ def test_import_hmlet_is_free() -> None:
     code = "import sys, hmlet; print(hmlet.__version__, *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {*HEAVY, "typer", "rich"}.intersection(done.stdout.split())
+
+
+def test_names_that_are_imported_on_first_use_are_listed() -> None:
+    assert set(hmlet.__all__) <= set(dir(hmlet))
+    assert all(hasattr(hmlet, name) for name in dir(hmlet))
 
 
 def test_bare_python_has_the_core_and_nothing_else(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bare import run_bare
 from forked import Forked
 from planted import checkerboard, dataset, random_pairs
 
-from hmlet import graph, planning, steps, training
+from hmlet import api, graph, planning, steps, training
 from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
@@ -389,3 +389,15 @@ def test_training_needs_the_core_dependencies_only(prepared: Path, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "gates.parquet").is_file()
+
+
+def test_python_takes_what_a_command_calls_data(tmp_path: Path) -> None:
+    board = checkerboard()
+    board.save(tmp_path / "board")
+    run = api.fit(tmp_path / "board", recipe(), tmp_path / "run", device="cpu")
+    assert run.data.fingerprint == board.fingerprint
+    assert repr(run) == f"<Run {tmp_path / 'run'}: bpr on {board.name}>"
+    with pytest.raises(DataError, match="neither a prepared directory nor a named set"):
+        api.fit("nowhere", recipe(), tmp_path / "other")
+    with pytest.raises(DataError, match=r"cannot train on a list: make a data set of it: Dataset\.from_frame"):
+        api.fit([("ann", "So What")], recipe(), tmp_path / "other")  # type: ignore[arg-type]

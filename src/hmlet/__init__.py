@@ -21,6 +21,10 @@ _HOMES = {
 __all__ = ["Dataset", "HmletError", "Run", "__version__", "fit"]
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]  # what is imported on first use is there for completion too
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'hmlet' has no attribute {name!r}")

@@ -20,7 +20,7 @@ from hmlet.data import Dataset, Vocabulary
 from hmlet.data.catalog import CATALOG, known_name, load
 from hmlet.data.interactions import Id
 from hmlet.distributed import ALONE, Ranks
-from hmlet.errors import RunError
+from hmlet.errors import DataError, RunError
 from hmlet.evaluation import KNOWN, Evaluation, evaluate, rank_blocks, seen_items
 from hmlet.explanation import explanation
 from hmlet.foldin import FoldIn
@@ -32,8 +32,15 @@ from hmlet.runs import RunDirectory
 log = logging.getLogger(__name__)
 
 
-def fit(data: Dataset, recipe: Recipe | str = "hmlet-end", out: Path | str = "run", **options: Any) -> Run:
-    """Train a recipe (or a model by its name, with its recipe for this data) and open the run: `hmlet train`."""
+def fit(data: Dataset | Path | str, recipe: Recipe | str = "hmlet-end", out: Path | str = "run", **options: Any) -> Run:
+    """Train a recipe (or a model by its name, with its recipe for this data) and open the run: `hmlet train`.
+
+    Data is a data set, or what DATA is to a command: a prepared directory or a named set.
+    """
+    if isinstance(data, str | Path):
+        data = load(data)
+    if not isinstance(data, Dataset):
+        raise DataError(f"cannot train on a {type(data).__name__}", "make a data set of it: Dataset.from_frame(…)")
     chosen = resolve(recipe, dataset=known_name(data)) if isinstance(recipe, str) else recipe
     return Run(training.fit(data, chosen, out, **options))
 
@@ -47,6 +54,9 @@ class Run:
     @classmethod
     def open(cls, path: Path | str) -> Run:
         return cls(RunDirectory.open(path))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.directory.path}: {self.record['model']} on {self.record['data']['name']}>"
 
     @property
     def record(self) -> dict[str, Any]:

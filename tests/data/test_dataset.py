@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmlet.data import PARTS, Columns, Dataset, Interactions, Vocabulary, prepare
+from hmlet.data import PARTS, Columns, Dataset, Interactions, Vocabulary, catalog, prepare
 from hmlet.data.interactions import encode, merge
 from hmlet.errors import ConfigError, DataError, UnknownId
 
@@ -276,6 +277,16 @@ def test_vocabulary_knows_ids_in_both_spellings() -> None:
     assert "7" in users
     with pytest.raises(UnknownId, match="user 8 is not in the data set"):
         users.indices([8])
+
+
+@pytest.mark.parametrize("one", ["12", 12], ids=["text", "number"])
+def test_one_id_is_not_taken_for_a_list_of_its_letters(one: Any) -> None:
+    with pytest.raises(ConfigError, match=r"is one user, where a list of them is needed: write \['?12'?\]"):
+        Vocabulary("user", pa.array([1, 2, 12])).indices(one)
+
+
+def test_a_data_set_says_what_it_is() -> None:
+    assert repr(catalog.load("debian")) == "<Dataset debian: 3,779 users, 1,285 items, 61,020 interactions>"
 
 
 def test_suggested_ids_are_quoted_so_that_a_space_shows() -> None:

@@ -105,6 +105,9 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.user)
 
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name}: {self.n_users:,} users, {self.n_items:,} items, {len(self):,} interactions>"
+
     def slice(self, part: str) -> slice:
         """Where a part's interactions lie in `user`, `item` and `timestamp`."""
         if part not in PARTS:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hmlet.errors import UnknownId
+from hmlet.errors import ConfigError, UnknownId
 
 Ints = npt.NDArray[np.int32]
 Id = int | str
@@ -34,6 +34,8 @@ class Vocabulary:
 
     def indices(self, ids: Iterable[Id]) -> Ints:
         """The indices of external ids; integers and their decimal spelling are the same id."""
+        if isinstance(ids, str) or not isinstance(ids, Iterable):  # "12" would be read as 1 and 2
+            raise ConfigError(f"{ids!r} is one {self.kind}, where a list of them is needed", f"write [{ids!r}]")
         found = []
         for value in ids:
             index = self._positions.get(str(value))
