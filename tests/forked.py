@@ -75,6 +75,7 @@ def _run(code: str, arguments: tuple[str, ...], environment: dict[str, str], str
     for stream in streams:
         stream.close()
     sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has put another one there
+    sys.stdout = os.fdopen(1, "w", closefd=False)  # the one there may believe that it can seek
     sys.argv = ["-c", *arguments]
     os.environ.clear()
     os.environ.update(environment)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,11 +52,13 @@ def given(context: typer.Context, option: str) -> bool:
 
 
 def settle_streams() -> None:
-    """Let both streams take any line: what their encoding lacks is escaped, and what a closed one gets is lost."""
+    """Let both streams take any line: what a closed one gets is lost, and what standard output cannot spell is escaped,
+    as Python does on standard error by itself."""
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end
-        stream.reconfigure(errors="backslashreplace")
-        setattr(sys, name, stream)
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def report_error(message: str) -> None:
