@@ -212,6 +212,7 @@ def test_the_gate_map_of_close_degrees_takes_the_whole_width(page: Any) -> None:
     boxes = page.eval_on_selector_all(".map .dot", "all => all.map(e => e.getBoundingClientRect().x)")
     whole = page.locator(".map").bounding_box()["width"]
     assert boxes[2] - boxes[0] > 0.8 * whole
+    assert page.get_by_text("all 3 nodes").count() == 1
     assert page.locator(".map text").all_text_contents()[3:5] == ["12", "18"]
 
 
@@ -237,3 +238,5 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(page: Any) -> None:
     page.locator("#recommended button").first.click()
     page.wait_for_selector("#explanation svg")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    picture = page.locator("#explanation .scroll")
+    assert picture.evaluate("box => box.scrollWidth - box.clientWidth") == 0  # the last layer is not cut off

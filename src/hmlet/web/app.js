@@ -213,16 +213,20 @@ function step(x0, x1, y, nonlinear) {
   return `M${x0} ${y}q${part / 2} -9 ${part} 0t${part} 0t${part} 0t${part} 0`;
 }
 
+/** The layers side by side, closer on a narrow screen, but never so close that their numbers meet. */
 function pathPicture(why) {
-  const left = 70, gap = Math.min(130, 560 / Math.max(1, why.layers.length - 1)), lanes = { user: 40, item: 100 }, base = 205;
+  const left = 52, right = 28, steps = Math.max(1, why.layers.length - 1);
+  const room = document.documentElement.clientWidth - 68; // without the margins of the page and of a card
+  const gap = Math.max(53, Math.min(130, 560 / steps, (room - left - right) / steps)), whole = left + gap * steps + right, lanes = { user: 40, item: 100 }, base = 205;
   const x = (layer) => left + layer * gap;
   const largest = Math.max(...why.layers.map((each) => Math.abs(each.contribution)), 1e-12);
   const size = (contribution) => (50 * Math.abs(contribution)) / largest;
   const below = Math.max(0, ...why.layers.filter((each) => each.contribution < 0).map((each) => size(each.contribution) + 18));
   const gates = new Map(why.gates.map((gate) => [gate.layer, gate]));
   const words = why.layers.map(({ layer }) => gates.has(layer) && `layer ${layer}: user ${gates.get(layer).user.branch}, item ${gates.get(layer).item.branch}`).filter(Boolean);
-  const picture = s("svg", { class: "path", viewBox: `0 0 ${x(why.layers.length - 1) + 60} ${245 + below}`, role: "img",
+  const picture = s("svg", { class: "path", viewBox: `0 0 ${whole} ${245 + below}`, role: "img",
     "aria-label": words.length ? `Gates chose: ${words.join("; ")}` : "No gates: every layer is the model's own step" });
+  picture.style.minWidth = `${whole}px`; // letters are not made smaller
   for (const [lane, y] of Object.entries(lanes)) {
     picture.append(s("text", { class: "lane", x: 8, y: y + 4 }, lane));
     for (const { layer } of why.layers) {
@@ -232,7 +236,7 @@ function pathPicture(why) {
     }
     for (const { layer } of why.layers) picture.append(s("circle", { class: "node", cx: x(layer), cy: y, r: 7 }));
   }
-  picture.append(s("text", { class: "lane", x: 8, y: 175 }, "score"));
+  picture.append(s("text", { class: "lane", x: 8, y: 134 }, "score"));
   for (const { layer, contribution } of why.layers) {
     const [height, against] = [size(contribution), contribution < 0];
     picture.append(
@@ -265,7 +269,7 @@ async function showMap() {
     h("div", { class: "tools" }, h("span", {}, h("label", { for: "layer" }, "Gate of "), select),
       h("span", { class: "soft" }, map.layers.map((layer) => `${Math.round(100 * map.nonlinear_share[layer])} % non-linear at layer ${layer}`).join(" · "))),
     h("p", { class: "legend" }, legend), place,
-    h("p", { class: "soft" }, `${map.sample.length.toLocaleString()} of ${map.nodes.toLocaleString()} nodes, evenly along the order of degree`), about];
+    h("p", { class: "soft" }, map.sample.length < map.nodes ? `${map.sample.length.toLocaleString()} of ${map.nodes.toLocaleString()} nodes, evenly along the order of degree` : `all ${map.nodes.toLocaleString()} nodes`), about];
 }
 
 /** Round numbers between two, each a power of ten times one of `steps`; the two themselves where fewer lie between. */
