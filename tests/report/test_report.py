@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ from hmlet.cli import main
 from hmlet.report import write_report
 from hmlet.report.figures import COLOURS, draw_all
 from hmlet.report.material import paper, read_material
-from hmlet.report.page import number
+from hmlet.report.page import duration, number
 from hmlet.runs import RunDirectory
 
 DATA = small_data()
@@ -149,10 +150,33 @@ def test_the_same_files_give_the_same_page(page: Path, runs: list[RunDirectory],
 
 
 def test_a_run_that_was_not_analysed_gets_a_page_that_says_so(runs: list[RunDirectory], tmp_path: Path) -> None:
-    (out,) = write_report(runs[1:], tmp_path / "plain.html")
-    html = out.read_text(encoding="utf-8")
-    assert "hmlet analyze RUN" in html
-    assert set(re.findall(r'<figure id="(\w+)"', html)) == {"learning"}
+    gated = make_run(tmp_path / "end", DATA, probability=np.full((DATA.n_users + DATA.n_items, 2), 0.7))
+    pages = [write_report([run], tmp_path / "page.html")[0].read_text(encoding="utf-8") for run in (gated, runs[1])]
+    assert ["hmlet analyze RUN" in html for html in pages] == [True, False]  # LightGCN has no gates to analyse
+    assert set(re.findall(r'<figure id="(\w+)"', pages[1])) == {"learning"}
+
+
+def test_a_class_without_nodes_has_one_dash_for_its_quartiles(tmp_path: Path, cache: Path) -> None:
+    gated = make_run(tmp_path / "end", DATA, probability=np.full((DATA.n_users + DATA.n_items, 2), 0.7))
+    analyse([gated], DATA)
+    html = write_report([RunDirectory.open(gated.path)], tmp_path / "page.html")[0].read_text(encoding="utf-8")
+    row = re.search(r"degree, FL</td>(.*?)</tr>", html, re.DOTALL)
+    assert row
+    assert re.findall(r">([^<\n]+)<", row[1])[:2] == ["–", "–"]
+
+
+def test_an_axis_of_one_epoch_has_one_tick(runs: list[RunDirectory]) -> None:
+    material = read_material(runs[:1], None, [])
+    first = replace(material.runs[0], metrics=[row for row in material.runs[0].metrics if row.get("gate_share")][:1])
+    sheets = {each.name: each.sheet for each in draw_all(replace(material, runs=[first]))}
+    for axis in (sheets["gates"].axes[0], sheets["learning"].axes[1]):
+        low, high = axis.get_xlim()
+        assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [first.metrics[0]["epoch"]]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "–"), (0.0172, "0.017 s"), (1.44, "1.4 s"), (5443.4, "5,443 s")])
+def test_a_short_training_has_a_time_too(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_the_command_writes_the_page_and_the_figures(

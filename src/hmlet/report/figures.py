@@ -136,7 +136,7 @@ def learning(material: Material) -> Drawn | None:
         loss.set(ylabel="training loss")
         ndcg.set(xlabel="epoch", ylabel="validation NDCG@20")
         for axis in (loss, ndcg):
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         _legend(loss, 2)
         see = "Validation NDCG should be flat where training stopped: a curve that still rises wants more epochs."
         return _finish(figure, "learning", "Learning curves", see)
@@ -291,6 +291,6 @@ def gates_over_time(material: Material) -> Drawn | None:
         temperature.plot(at, tau, color=INK, marker="o", markersize=3)
         temperature.set(xlabel="epoch", ylabel="temperature τ", ylim=(0, 1.1 * max(tau, default=1.0)))
         for axis in (share, temperature):
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         see = "A line that sticks to 0 % or 100 % is a collapsed gate: that layer makes the same choice for every node."
         return _finish(figure, "gates", "Do the gates collapse?", see)

@@ -58,6 +58,8 @@ def document(title: str, lead: str, sections: Sequence[tuple[str, Sequence[str |
 def _lead(material: Material) -> str:
     run = material.analysed
     if run is None or run.analysis is None:
+        if not any(each.variant for each in material.runs):
+            return "What was trained, how it went, and what it is worth."
         return (
             "The runs' gates have not been analysed, so the page has no gate sections: `hmlet analyze RUN` adds them."
         )
@@ -253,7 +255,8 @@ def box_table(found: dict[str, Any]) -> str:
         for each, (_, _, label) in LOOKS.items():
             one = classes[each]
             quoted = number(theirs[name][each][2]) if name in theirs else "–"
-            quartiles = f"{number(one['lower_quartile'])} … {number(one['upper_quartile'])}"
+            ends = [number(one[end]) for end in ("lower_quartile", "upper_quartile")]
+            quartiles = "–" if one["median"] is None else " … ".join(ends)
             rows.append([f"{NAMES[name]}, {label}", number(one["median"]), quartiles, quoted])
     method = found["centrality_method"]
     see = "Medians of the boxes; the paper's are of Amazon-Book, so compare their order, not their size."
@@ -308,7 +311,7 @@ def environment_table(material: Material) -> str:
             "best epoch",
             [f"{run.record.get('best_epoch', '–')} of {run.record.get('epochs', '–')}" for run in material.runs],
         ),
-        ("training time", [_seconds(run.record.get("timings", {}).get("training_seconds")) for run in material.runs]),
+        ("training time", [duration(run.record.get("timings", {}).get("training_seconds")) for run in material.runs]),
         *((name, [run.record["hardware"].get(name, "–") for run in material.runs]) for name in ("device", "threads")),
         *(
             (name, [run.record["versions"].get(name, "–") for run in material.runs])
@@ -318,8 +321,9 @@ def environment_table(material: Material) -> str:
     return table("Environment", "From each run's run.json.", columns, [[name, *values] for name, values in facts])
 
 
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f} s"
+def duration(value: float | None) -> str:
+    """Seconds, with two digits where there are few."""
+    return "–" if value is None else f"{value:,.0f} s" if value >= 10 else f"{value:#.2g} s"
 
 
 def config(run: RunMaterial) -> str:
