@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gated_run import make_run, small_data
 
+from hmlet import runs
 from hmlet.analysis import cached, study
 from hmlet.cli import main
 from hmlet.data import Dataset
@@ -125,6 +126,18 @@ def test_the_command_prints_what_it_found(run: RunDirectory, capsys: pytest.Capt
     )
     assert main(["analyze", str(run.path), "--centrality", "none"]) == 0
     assert "holds" in capsys.readouterr().out
+
+
+def test_an_analysis_that_cannot_be_kept_is_printed_all_the_same(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runs, "PATIENCE", 0.0)
+    with RunDirectory.open(run.path).lock():
+        assert main(["analyze", str(run.path), "--centrality", "none", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["nodes"] == len(DEGREE)
+    assert err.startswith(f"the analysis is not kept in {run.path}: {run.path} is being written by another process")
+    assert not (run.path / "analysis.json").exists()
 
 
 def test_the_command_refuses_a_device_that_is_not_here(

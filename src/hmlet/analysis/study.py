@@ -34,7 +34,28 @@ def analyse(
     device: torch.device | str = "cpu",
     advance: Advance = silent,
 ) -> list[dict[str, Any]]:
-    """One analysis a run, written into each; with several runs of one model and data set, their stability as well.
+    """The analyses of `analysed`, each written into its run."""
+    results = analysed(runs, data, centrality, device=device, advance=advance)
+    for run, result in zip(runs, results, strict=True):
+        keep(run, result)
+    return results
+
+
+def keep(run: RunDirectory, result: dict[str, Any]) -> None:
+    """Write an analysis into its run."""
+    with run.update():
+        run.write_json(FILE, result)
+
+
+def analysed(
+    runs: Sequence[RunDirectory],
+    data: Dataset,
+    centrality: str = "exact",
+    *,
+    device: torch.device | str = "cpu",
+    advance: Advance = silent,
+) -> list[dict[str, Any]]:
+    """One analysis a run; with several runs of one model and data set, their stability as well.
 
     `centrality` is exact, sampled:N (betweenness and closeness from N sources, with the error stated) or none.
     """
@@ -51,9 +72,6 @@ def analyse(
         agreed = stability([each.classes for each in choices])
         agreed["seeds"] = [run.record["seed"] for run in runs]
         results = [{**result, "stability": agreed} for result in results]
-    for run, result in zip(runs, results, strict=True):
-        with run.update():
-            run.write_json(FILE, result)
     return results
 
 

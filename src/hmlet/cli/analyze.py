@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
+from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
 
 
 @app.command()
@@ -27,13 +27,20 @@ def analyze(
 
     Example: hmlet analyze runs/end-seed-*
     """
-    from hmlet.analysis.study import analyse
+    from hmlet.analysis.study import analysed, keep
     from hmlet.api import Run
+    from hmlet.errors import RunError
     from hmlet.training import choose_device
 
     opened, where = [Run.open(path) for path in runs], choose_device(device)
     with progress("centralities") as advance:
-        found = analyse([run.directory for run in opened], opened[0].data, centrality, device=where, advance=advance)
+        directories = [run.directory for run in opened]
+        found = analysed(directories, opened[0].data, centrality, device=where, advance=advance)
+    for directory, result in zip(directories, found, strict=True):
+        try:
+            keep(directory, result)
+        except RunError as error:  # what was found is right, wherever it can be kept
+            note(f"the analysis is not kept in {directory.path}: {error}")
     if as_json:
         print_json(found[0] if len(found) == 1 else {**found[0], "runs": found})
         return
