@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmlet.data import PARTS, Columns, Dataset, Interactions, Vocabulary, catalog, prepare
+from hmlet.data import PARTS, Columns, Dataset, Interactions, Vocabulary, catalog, dataset, prepare
 from hmlet.data.interactions import encode, merge
 from hmlet.errors import ConfigError, DataError, UnknownId
 
@@ -215,6 +215,28 @@ def test_replacing_needs_to_be_asked_for_and_is_whole(tmp_path: Path) -> None:
     second.save(tmp_path / "out", overwrite=True)
     assert Dataset.load(tmp_path / "out").fingerprint == second.fingerprint != first.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("home", "act"), [(Dataset, "_write"), (dataset, "_put_in_place")], ids=["writing", "renaming"]
+)
+def test_who_saves_second_does_not_replace_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Any, act: str
+) -> None:
+    first = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}))
+    second = Dataset.from_frame(pl.DataFrame({"user": [1], "item": [3]}))
+    real, quicker = getattr(home, act), [first]
+
+    def late(*arguments: Any, **options: Any) -> None:
+        if quicker:
+            quicker.pop().save(tmp_path / "out")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(home, act, late)
+    with pytest.raises(DataError, match=r"out( exists already|: Directory not empty)"):
+        second.save(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert Dataset.load(tmp_path / "out").fingerprint == first.fingerprint
 
 
 @pytest.mark.parametrize("nth", range(1, 20))

@@ -175,7 +175,8 @@ class Dataset:
         try:
             self._write(temporary)
             os.chmod(temporary, 0o755)
-            _put_in_place(temporary, path)
+            check_target(path, overwrite=overwrite)  # again: another process may have been quicker
+            _put_in_place(temporary, path, overwrite=overwrite)
         except OSError as error:
             raise unwritable(path, error, DataError) from error
         finally:
@@ -238,10 +239,11 @@ class Dataset:
         return dataset
 
 
-def _put_in_place(temporary: Path, path: Path) -> None:
-    """Rename a finished directory to its name. What stood there is moved aside first, and comes back on failure."""
+def _put_in_place(temporary: Path, path: Path, *, overwrite: bool) -> None:
+    """Rename a finished directory to its name. What may be overwritten is moved aside first, and comes back on failure;
+    where nothing may be, the system refuses to rename it over another."""
     aside = temporary.with_name(temporary.name + ".old")
-    replaces = path.exists()
+    replaces = overwrite and path.exists()
     if replaces:
         path.rename(aside)
     try:
