@@ -224,6 +224,11 @@ def test_other_machines_are_let_in_with_a_token_only(host: str) -> None:
     assert "secret-token" not in repr(Settings(host=host, token="secret-token"))
 
 
+def test_a_root_of_runs_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--reload-root .*nowhere is not a directory"):
+        Settings(reload_root=tmp_path / "nowhere")
+
+
 @pytest.mark.parametrize("token", ["", "  ", "two\nlines", "schlüssel", "t ", " t"])
 def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="token"):

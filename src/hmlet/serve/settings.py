@@ -44,6 +44,11 @@ class Settings:
                 "set one with --token-file FILE or HMLET_TOKEN, or listen on 127.0.0.1",
             )
 
+        if self.reload_root is not None and not self.reload_root.is_dir():
+            raise ConfigError(
+                f"--reload-root {self.reload_root} is not a directory", "name the one that has the runs to swap in"
+            )
+
     @property
     def hosts(self) -> frozenset[str]:
         """The names by which a request may call this service; any other is a page that rebound its DNS name to us."""
