@@ -73,7 +73,7 @@ def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[s
         ("The paper's claims", [cards.get("claims")]),
         ("Accuracy", [*map(cards.get, ("main", "tests", "ranking")), drawn.get("learning")]),
         ("The variants", [cards.get("variants"), drawn.get("variants")]),
-        ("The ablation", [cards.get("ablation")]),
+        ("The ablation", [cards.get("ablation"), cards.get("leads")]),
         ("What the gates chose", [*_gate_tables(tables), drawn.get("gates"), drawn.get("density")]),
         ("Who chooses what", [drawn.get("deciles"), drawn.get("boxes")]),
     ]

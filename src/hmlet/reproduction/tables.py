@@ -17,7 +17,7 @@ from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
 from hmlet.choices import CLASSES
 from hmlet.report.material import paper
-from hmlet.reproduction.plan import OURS, TABLES, Cell, Choice
+from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Cell, Choice, named
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
 from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread
 
@@ -130,8 +130,16 @@ class Tables:
 
     def reference(self) -> Row | None:
         """The trained gate of the ablation, which every other arm is held against."""
-        rows = self.rows("ablation")
-        return rows[0] if rows and rows[0].records else None
+        return next(iter(self.rows("ablation")), None)
+
+    def pairs(self) -> list[tuple[Row, Row]]:
+        """HMLET(End) and LightGCN wherever the ablation has both with the same thing changed."""
+        arms = {(row.cell.group, row.cell.label): row for row in self.rows("ablation")}
+        return [
+            (ours, arms[rival])
+            for (group, label), ours in arms.items()
+            if (rival := (group, named(label, RIVAL))) in arms
+        ]
 
     @cached_property
     def analysed(self) -> list[Record]:
@@ -264,8 +272,8 @@ def clearly_apart(one: Row, other: Row) -> bool:
 
 
 def arm_verdict(arm: Row, reference: Row | None) -> str:
-    """higher, lower or no clear difference from HMLET(End) as it is; not run where either is missing."""
-    if reference is None or not arm.records:
+    """higher, lower or no clear difference from another arm; not run where either is missing."""
+    if reference is None or not (arm.records and reference.records):
         return NOT_RUN
     if arm.records == reference.records:
         return AS_IS
