@@ -24,12 +24,12 @@ from hmlet.report.page import (
 )
 from hmlet.reproduction.plan import TABLES, folder, title
 from hmlet.reproduction.sheets import RECORDS, Sheet, Value, Verdict, cost_sheet, sheets
-from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, LEVEL, NOT_RUN, REACHED, Tables
+from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, FEW, LEVEL, NOT_RUN, REACHED, UNCLEAR, Tables
 
 MARKS = {
     **dict.fromkeys((HOLDS, REACHED, AHEAD), "yes"),
     **dict.fromkeys((FAILS, BELOW, BEHIND), "no"),
-    **dict.fromkeys((WEAK, LEVEL, "no clear difference", "too few seeds"), "weak"),
+    **dict.fromkeys((WEAK, LEVEL, UNCLEAR, FEW), "weak"),
     NOT_RUN: "none",
 }
 WIDE = 6  # columns from which a table takes the page's width

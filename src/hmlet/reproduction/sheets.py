@@ -130,8 +130,8 @@ def ablation_sheet(tables: Tables) -> Sheet:
         part = row.cell.group if row.cell.group != group else ""
         group = row.cell.group
         verdict = Verdict(arm_verdict(row, reference))
-        moved = MISSING if verdict == AS_IS else _moved(ours, base)
-        rows.append([part, row.cell.label, row.seeds, number(ours), moved, verdict, Links(row.records)])
+        change = MISSING if verdict == AS_IS else moved(ours, base)
+        rows.append([part, row.cell.label, row.seeds, number(ours), change, verdict, Links(row.records)])
     epochs = {tables.choice.recipe(row.cell, 1).train.epochs for row in tables.rows("ablation")}
     return Sheet(
         "What carries the gain",
@@ -150,7 +150,7 @@ def leads_sheet(tables: Tables) -> Sheet:
             f"{ours.cell.group} {ours.cell.label}",
             number(ours.spread()),
             number(rival.spread()),
-            _moved(ours.spread(), rival.spread()),
+            moved(ours.spread(), rival.spread()),
             Verdict(arm_verdict(ours, rival)),
         ]
         for ours, rival in tables.pairs()
@@ -179,10 +179,10 @@ def ranking_sheet(tables: Tables) -> Sheet:
         [
             "gates with fresh noise, training items hidden",
             number(spread(draws) if draws else None),
-            _moved(spread(draws) if draws else None, same),
+            moved(spread(draws) if draws else None, same),
             MISSING if widest is None else f"{widest:.5f}",
         ],
-        ["gates by argmax, validation items hidden too", number(strict), _moved(strict, plain), MISSING],
+        ["gates by argmax, validation items hidden too", number(strict), moved(strict, plain), MISSING],
     ]
     return Sheet(
         "Noise when ranking, and the mask",
@@ -194,7 +194,8 @@ def ranking_sheet(tables: Tables) -> Sheet:
     )
 
 
-def _moved(ours: Spread | None, base: Spread | None) -> str:
+def moved(ours: Spread | None, base: Spread | None) -> str:
+    """How far one mean lies from another, in percent of it."""
     return MISSING if ours is None or base is None else f"{100 * (ours.mean / base.mean - 1):+.2f} %"
 
 

@@ -23,6 +23,7 @@ from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread
 
 REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
 AS_IS = "as it is"  # an arm that is HMLET(End) itself
+UNCLEAR, FEW = "no clear difference", "too few seeds"
 AHEAD, BEHIND, LEVEL = "ahead", "behind", "may be chance"
 RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
 NEAR = 10  # percentage points within which a share is the paper's
@@ -278,9 +279,9 @@ def arm_verdict(arm: Row, reference: Row | None) -> str:
     if arm.records == reference.records:
         return AS_IS
     if min(len(arm.records), len(reference.records)) < 2:
-        return "too few seeds"
+        return FEW
     if not clearly_apart(arm, reference):
-        return "no clear difference"
+        return UNCLEAR
     return "higher" if _mean(arm) > _mean(reference) else "lower"
 
 
