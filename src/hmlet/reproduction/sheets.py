@@ -7,7 +7,20 @@ from dataclasses import dataclass
 
 from hmlet.reproduction.plan import OURS
 from hmlet.reproduction.records import TESTED, Record
-from hmlet.reproduction.tables import AS_IS, BELOW, NOT_RUN, Row, Tables, arm_verdict, chance, p_text
+from hmlet.reproduction.tables import (
+    AHEAD,
+    AS_IS,
+    BEHIND,
+    BELOW,
+    HIGHER,
+    LOWER,
+    NOT_RUN,
+    Row,
+    Tables,
+    arm_verdict,
+    chance,
+    p_text,
+)
 from hmlet.stats import TITLES, Spread, spread
 
 MISSING = "–"
@@ -145,16 +158,12 @@ def ablation_sheet(tables: Tables) -> Sheet:
 
 def leads_sheet(tables: Tables) -> Sheet:
     """HMLET(End) against LightGCN at every size and dropout that the ablation has of both."""
-    rows = [
-        [
-            f"{ours.cell.group} {ours.cell.label}",
-            number(ours.spread()),
-            number(rival.spread()),
-            moved(ours.spread(), rival.spread()),
-            Verdict(arm_verdict(ours, rival)),
-        ]
-        for ours, rival in tables.pairs()
-    ]
+    rows: list[list[Value]] = []
+    for ours, rival in tables.pairs():
+        found = ours.spread(), rival.spread()
+        verdict = arm_verdict(ours, rival)
+        told = {HIGHER: AHEAD, LOWER: BEHIND}.get(verdict, verdict)
+        rows.append([f"{ours.cell.group} {ours.cell.label}", *map(number, found), moved(*found), Verdict(told)])
     return Sheet(
         "The lead over LightGCN, like against like",
         "The arms above that both models have, each with the rest of its own recipe.",

@@ -23,7 +23,7 @@ from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread
 
 REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
 AS_IS = "as it is"  # an arm that is HMLET(End) itself
-UNCLEAR, FEW = "no clear difference", "too few seeds"
+HIGHER, LOWER, UNCLEAR, FEW = "higher", "lower", "no clear difference", "too few seeds"
 AHEAD, BEHIND, LEVEL = "ahead", "behind", "may be chance"
 RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
 NEAR = 10  # percentage points within which a share is the paper's
@@ -74,7 +74,7 @@ class Claim:
     about: str
     paper: str
     ours: str
-    verdict: str  # holds, does not hold, too weak to say, not run
+    verdict: str  # holds, holds so far, does not hold, too weak to say, not run
 
 
 class Tables:
@@ -201,7 +201,8 @@ class Tables:
         run = sum(bool(row.records) for row in wanted)
         amount = "level" if gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
         ours = f"{amount} over {best.cell.label}, p = {p_text(gap.t_test_p)} ({run} of {len(wanted)} baselines run)"
-        return Claim(about, says, ours, {AHEAD: HOLDS, BEHIND: FAILS, LEVEL: WEAK}[chance(gap)])
+        ahead = HOLDS if run == len(wanted) else f"{HOLDS} so far"
+        return Claim(about, says, ours, {AHEAD: ahead, BEHIND: FAILS, LEVEL: WEAK}[chance(gap)])
 
     def _variants_claim(self) -> Claim:
         rows = sorted((row for row in self.rows("variants") if row.records), key=lambda row: -_mean(row))
@@ -282,7 +283,7 @@ def arm_verdict(arm: Row, reference: Row | None) -> str:
         return FEW
     if not clearly_apart(arm, reference):
         return UNCLEAR
-    return "higher" if _mean(arm) > _mean(reference) else "lower"
+    return HIGHER if _mean(arm) > _mean(reference) else LOWER
 
 
 def p_text(value: float) -> str:
