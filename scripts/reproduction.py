@@ -25,7 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 RECIPES = ROOT / "src" / "hmlet" / "recipes"
 DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
-EPOCHS = {"yelp2018": 800}  # where validation still rises at the end of the preset's schedule; for all models alike
+# What a data set's recipes have of their own, for all models alike: validation still rises at the end of the preset's
+# schedule, and the embedded set has two cores and the demo's patience.
+OWN = {
+    "yelp2018": {"train.epochs": 800},
+    "debian": {"train.epochs": 30, "train.batch_size": 4096, "model.gate_warmup": 10},
+}
 # What may carry the lead, and the arm of the ablation that takes it away or leaves it alone.
 CARRIERS = {
     "HMLET(End) as it is": ("gates", "trained"),
@@ -126,7 +131,7 @@ def recipes() -> dict[Path, str]:
     """Each searched recipe's file and its content."""
     found = {}
     for _, record in searches():
-        text = best_recipe(record, EPOCHS.get(record["data"]["name"]))
+        text = best_recipe(record, OWN.get(record["data"]["name"], {}))
         if text is not None:
             family = MODELS[record["model"]].family
             found[RECIPES / record["preset"] / record["data"]["name"] / f"{family}.toml"] = text

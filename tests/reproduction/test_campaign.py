@@ -325,6 +325,7 @@ def test_the_command_runs_end_to_end_on_the_embedded_set(tmp_path: Path, capsys:
         (["--preset", "paper"], "no recipe for"),
         (["--set", "train.epoch=3"], "train.epoch"),
         (["--device", "tpu"], "tpu"),
+        (["--space", "grid.toml"], "--search"),
     ],
 )
 def test_a_wrong_call_says_what_to_do(

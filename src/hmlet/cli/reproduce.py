@@ -45,6 +45,9 @@ def reproduce(
     search: Annotated[
         int | None, typer.Option(help="Instead, search each model's recipe with this many trials, on validation only.")
     ] = None,
+    space: Annotated[
+        Path | None, typer.Option(help="With --search, a TOML file with a [space] table; by default each model's own.")
+    ] = None,
     pack: Annotated[
         Path | None, typer.Option(help="Keep what this call records in one .tar.gz, rewritten after each run.")
     ] = None,
@@ -64,8 +67,11 @@ def reproduce(
     from dataclasses import replace
 
     from hmlet.data.catalog import load
+    from hmlet.errors import ConfigError
     from hmlet.reproduction import Choice
 
+    if space is not None and search is None:
+        raise ConfigError(f"--space {space} is for a search", "add --search 8, say")
     named = {"tables": tuple(table or ["main"]), "models": tuple(model or []), "overrides": tuple(overrides or [])}
     choices = [Choice(each, **named, seeds=seeds, preset=preset) for each in dict.fromkeys(dataset or ["debian"])]
     for choice in choices:
@@ -78,7 +84,8 @@ def reproduce(
     if plan:
         _tell_plan(choices, out, as_json)
     elif search is not None:
-        _search(choices, loaded, out, search, device, minutes, pack, as_json)
+        options = {"space": space, "device": device, "minutes": minutes, "packed": pack}
+        _search(choices, loaded, out, search, options, as_json)
     else:
         _reproduce(choices, loaded, out, {"device": device, "minutes": minutes, "keep": keep, "packed": pack}, as_json)
 
@@ -127,9 +134,7 @@ def _search(
     data: dict[str, Dataset],
     out: Path,
     trials: int,
-    device: str,
-    minutes: float | None,
-    packed: Path | None,
+    options: dict[str, Any],
     as_json: bool,
 ) -> None:
     from hmlet.reproduction import search_recipes
@@ -141,7 +146,7 @@ def _search(
             advance(trial.number, trial.trials, f"{trial.dataset}/{trial.model} {value}")
             note(f"{trial.dataset}/{trial.model}: trial {trial.number} of {trial.trials}, {value}")
 
-        files = search_recipes(choices, data, out, trials, device=device, minutes=minutes, packed=packed, listener=tell)
+        files = search_recipes(choices, data, out, trials, listener=tell, **options)
     if as_json:
         print_json({"searches": [str(path) for path in files]})
         return
