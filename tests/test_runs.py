@@ -268,6 +268,15 @@ def test_runs_opened_together_keep_each_others_evaluations(copy: Path) -> None:
         assert table["k"].to_pylist().count(k) == len(evaluation.users)
 
 
+def test_reading_what_another_has_added_to_writes_nothing(copy: Path) -> None:
+    """The record would be the same: another file tells that it was written."""
+    early = Run.open(copy)
+    Run.open(copy).evaluate("test", k=11)
+    written = (copy / RECORD).stat().st_ino
+    assert early.evaluate("test").metrics == Run.open(copy).evaluate("test").metrics  # stored; the file has changed
+    assert (copy / RECORD).stat().st_ino == written
+
+
 def test_an_evaluation_that_cannot_be_kept_is_not_lost(
     copy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -103,7 +103,7 @@ class Run:
         try:
             table = self.directory.read_table("per_user.parquet")
         except RunError:  # another process may be adding to it: alone, what is wrong stays wrong
-            with self.directory.update():
+            with self.directory.alone():
                 table = self.directory.read_table("per_user.parquet")
         same = pc.and_(pc.and_(pc.equal(table["split"], split), pc.equal(table["mask"], mask)), pc.equal(table["k"], k))
         rows = table.filter(same)

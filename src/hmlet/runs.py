@@ -290,10 +290,16 @@ class RunDirectory:
             os.close(handle)
 
     @contextmanager
-    def update(self) -> Iterator[None]:
-        """Hold the directory alone and add to the record as it is by now; it is written when all has gone well."""
+    def alone(self) -> Iterator[None]:
+        """Hold the directory alone, with the record as it is by now."""
         with self.lock(PATIENCE):
             self.record = RunDirectory.open(self.path).record
+            yield
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Hold the directory alone and add to the record; it is written when all has gone well."""
+        with self.alone():
             yield
             self.write_record()
 
