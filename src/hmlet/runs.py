@@ -118,12 +118,20 @@ class RunDirectory:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, save: Callable[[Path], None], *, record: bool = True) -> None:
-        """Replace a file by what `save` writes, and record its checksum."""
+        """Replace a file by what `save` writes, and record its checksum.
+
+        The record of a finished run vouches for the old content and the new one before it vouches for the new one
+        alone: a process may be killed after either of the two renames.
+        """
+        files = self.record.setdefault("files", {})
         with replacing(self.path / name, RunError) as temporary:
             save(temporary)
             checksum = sha256(temporary) if record else ""
+            if record and self.finished and name in files:
+                files[name] += f" {checksum}"
+                self.write_record()
         if record:
-            self.record.setdefault("files", {})[name] = checksum
+            files[name] = checksum
 
     def write_bytes(self, name: str, content: bytes) -> None:
         self.write(name, lambda path: _save_bytes(path, content))
@@ -191,12 +199,12 @@ class RunDirectory:
     def checked(self, name: str) -> Path:
         """The path of a recorded file whose content is what the record says."""
         path = self.file(name)
-        expected = self.record.get("files", {}).get(name)
-        if expected is None or not path.is_file():
+        expected = self.record.get("files", {}).get(name, "").split()
+        if not (expected and path.is_file()):
             raise RunError(f"{path} is missing", "the run is incomplete: finish it with --resume or train again")
         with _reading(path):
             found = sha256(path)
-        if found != expected:
+        if found not in expected:
             raise RunError(
                 f"{path} is damaged or of another run (its checksum differs from run.json)", "restore it from a copy"
             )
