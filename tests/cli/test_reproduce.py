@@ -39,3 +39,12 @@ def test_a_directory_is_what_it_was_made_from(
     assert planned(capsys, "packages") == planned(capsys, "debian") == ("debian", recorded("debian"))
     assert planned(capsys, "gowalla") == planned(capsys, "mine") == ("own gowalla", recorded("checkerboard"))
     assert recorded("checkerboard") not in (recorded("gowalla"), recorded("debian"))
+
+
+def test_two_data_sets_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second would take the place of the first, and both tables would be the second's."""
+    both = [str(checkerboard(blocks=blocks).save(tmp_path / f"{blocks}")) for blocks in (2, 3)]
+    assert main(["reproduce", "--dataset", both[0], "--dataset", both[1], "--plan"]) == 2
+    assert capsys.readouterr().err == (
+        "error: two data sets are called checkerboard: reproduce them apart, each with its own --out\n"
+    )

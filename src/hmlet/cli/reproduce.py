@@ -84,12 +84,15 @@ def _load(asked: dict[str, Choice]) -> tuple[list[Choice], dict[str, Dataset]]:
     from dataclasses import replace
 
     from hmlet.data.catalog import distinct_name, load
+    from hmlet.errors import DataError
 
     choices, loaded = [], {}
     for each, choice in asked.items():
         with progress(f"loading {each}") as advance:
             data = load(each, advance=advance)
         data.name = distinct_name(data)
+        if data.name in loaded:  # their records would lie in one folder
+            raise DataError(f"two data sets are called {data.name}", "reproduce them apart, each with its own --out")
         choices.append(replace(choice, dataset=data.name))
         loaded[data.name] = data
     return choices, loaded
