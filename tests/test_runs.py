@@ -21,7 +21,7 @@ import torch
 from planted import checkerboard
 from safetensors import SafetensorError
 
-from hmlet import planning, runs, training
+from hmlet import locks, planning, runs, training
 from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
@@ -304,7 +304,7 @@ def test_an_update_waits_for_another(copy: Path, monkeypatch: pytest.MonkeyPatch
         first.record["first"] = 1
         held.close()
 
-    monkeypatch.setattr(runs.time, "sleep", nap)
+    monkeypatch.setattr(locks.time, "sleep", nap)
     with second.update():
         second.record["second"] = 2
     record = RunDirectory.open(copy).record

@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +29,7 @@ from hmlet.data import Dataset
 from hmlet.data.dataset import read_parquet, sha256
 from hmlet.errors import RunError
 from hmlet.files import replacing, temporary_for, unwritable
+from hmlet.locks import held
 from hmlet.version import VERSION
 
 FORMAT_VERSION = 2
@@ -275,27 +274,11 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, patience: float = 0.0) -> Iterator[None]:
-        """Hold the directory alone, after waiting for others for up to `patience` seconds.
-
-        The system drops the lock of a process that died, so none can be stale.
-        """
+        """Hold the directory alone, after waiting for others for up to `patience` seconds."""
         self._require_own()
-        path = self.path / LOCK
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise unwritable(path, error, RunError) from error
-        try:
-            deadline = time.monotonic() + patience
-            while not _locked(handle):
-                if time.monotonic() >= deadline:
-                    raise RunError(f"{self.path} is being written by another process", "wait for it, or stop it first")
-                time.sleep(0.05)
+        with held(self.path / LOCK, patience, RunError):
             self._remove_leftovers()
             yield
-        finally:
-            os.close(handle)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -334,15 +317,6 @@ class RunDirectory:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-
-
-def _locked(handle: int) -> bool:
-    """Whether the lock on an open file is ours now."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager
