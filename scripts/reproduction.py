@@ -15,17 +15,27 @@ from typing import Any
 
 from hmlet.config import MODELS
 from hmlet.reproduction.markdown import fill, sheet_markdown
-from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Choice, title
+from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Choice, named, title
 from hmlet.reproduction.records import SEARCHES, Records, unpack
 from hmlet.reproduction.search import best_recipe
-from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, cost_sheet, number, sheets
-from hmlet.reproduction.tables import NOT_RUN, Tables
+from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, cost_sheet, moved, number, sheets
+from hmlet.reproduction.tables import FEW, NOT_RUN, UNCLEAR, Tables, arm_verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 RECIPES = ROOT / "src" / "hmlet" / "recipes"
 DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
 EPOCHS = {"yelp2018": 800}  # where validation still rises at the end of the preset's schedule; for all models alike
+# What may carry the lead, and the arm of the ablation that takes it away or leaves it alone.
+CARRIERS = {
+    "HMLET(End) as it is": ("gates", "trained"),
+    "gates: every node non-linear": ("gates", "all non-linear"),
+    "gates: random and frozen": ("gates", "random and frozen"),
+    "gates: every node linear": ("gates", "all linear"),
+    "no shortcut to layer 0": ("input of the non-linear branch", "gated"),
+    "no dropout, both": ("edge dropout", "0.0"),
+    **{f"D = {size}, both": ("embedding size", f"{size}") for size in (64, 128, 256, 512)},
+}
 DATASETS = ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k", "debian")
 
 
@@ -42,6 +52,8 @@ def documents() -> dict[Path, str]:
             return sheet_markdown(
                 cost_sheet(list(tables.values()), [title(name) for name in tables]), home, heading=None
             )
+        if what == "carriers":
+            return sheet_markdown(carriers_sheet([tables[name] for name in rest]), home, heading=None)
         if what == "searches":
             return sheet_markdown(search_sheet(), home, heading=None)
         return sheet_markdown(sheets(tables[rest[0]])[what], home)
@@ -75,6 +87,20 @@ def summary_sheet(tables: Sequence[Tables]) -> Sheet:
         )
     columns = ["test NDCG@20", "HMLET(End)", "seeds", "paper", "verdict", "LightGCN", "seeds", "paper", "gain, paired"]
     return Sheet("Summary", "", columns, rows, (3, 7))
+
+
+def carriers_sheet(tables: Sequence[Tables]) -> Sheet:
+    """The lead over LightGCN that each arm of the ablation leaves, in brackets where the seeds do not show one."""
+    rows: list[list[Value]] = []
+    for told, (group, label) in CARRIERS.items():
+        rows.append([told])
+        for each in tables:
+            arms = {(row.cell.group, row.cell.label): row for row in each.rows("ablation")}
+            ours = arms[group, label]
+            rival = arms.get((group, named(label, RIVAL))) or arms["edge dropout", named("0.4", RIVAL)]
+            lead = moved(ours.spread(), rival.spread())
+            rows[-1].append(f"({lead})" if arm_verdict(ours, rival) in (UNCLEAR, FEW) else lead)
+    return Sheet("", "", ["lead over LightGCN", *(title(each.dataset) for each in tables)], rows)
 
 
 def searches() -> Iterator[tuple[Path, dict[str, Any]]]:
