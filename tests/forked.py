@@ -18,7 +18,7 @@ WARM = get_context("forkserver")
 WARM.set_forkserver_preload(
     [
         *("hmlet.cli", "hmlet.training", "hmlet.data.catalog", "hmlet.serve.app", "hmlet.serve.server"),
-        "torch._dynamo",  # PyTorch's optimizers import it when they are first used,
+        "torch._dynamo",  # the first training imports it (docs/log.md),
         "pandas",  # and pyarrow imports this one, where there is one
     ]
 )

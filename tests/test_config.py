@@ -89,7 +89,7 @@ def test_a_data_set_may_have_its_own_recipe() -> None:
 
 def test_the_default_of_a_searched_data_set_is_what_the_search_found() -> None:
     for model in ("hmlet-end", "hmlet-all", "lightgcn"):
-        for dataset in ("gowalla", "yelp2018"):
+        for dataset in ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k"):
             assert resolve(model, dataset=dataset) == resolve(model, "gpu", dataset=dataset) != resolve(model)
     assert resolve("hmlet-end", "paper", dataset="gowalla") == resolve("hmlet-end", "paper")
     assert resolve("bpr", dataset="gowalla") == resolve("bpr")  # it has not been searched

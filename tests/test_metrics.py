@@ -23,7 +23,9 @@ def test_metrics_equal_the_naive_loop(data: st.DataObject) -> None:
     k = data.draw(st.integers(1, 12))
     width = data.draw(st.integers(1, k))  # a small catalogue has fewer columns than k
     users = data.draw(st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1, max_size=5))
-    extra = [data.draw(st.integers(0 if any(hits) else 1, 15)) for hits in users]
+    # Where it has, nobody has more relevant items than it has items.
+    most = [15 if width == k else width - sum(hits) for hits in users]
+    extra = [data.draw(st.integers(0 if any(hits) else 1, up_to)) for hits, up_to in zip(users, most, strict=True)]
     relevant = [sum(hits) + more for hits, more in zip(users, extra, strict=True)]
     ours = per_user(torch.tensor(users), torch.tensor(relevant), k)
     assert tuple(ours) == METRICS
@@ -66,3 +68,9 @@ def test_k_beyond_the_catalogue() -> None:
 
 def test_values_are_float64() -> None:
     assert {values.dtype for values in per_user(torch.ones(2, 3), torch.tensor([1, 4]), 3).values()} == {torch.float64}
+
+
+def test_no_number_is_read_from_the_device() -> None:
+    """Tensors without memory have none to give."""
+    hits_BK, relevant_B = torch.ones(2, 3, device="meta").bool(), torch.ones(2, dtype=torch.int64, device="meta")
+    assert {values.shape for values in per_user(hits_BK, relevant_B, 3).values()} == {(2,)}

@@ -1,5 +1,7 @@
 """A training killed at any moment goes on with --resume, and ends bit-identical to one that was not killed.
 
+What is added to a finished run, and killed, is as if it had not been asked for.
+
 The process is real and so is SIGKILL. Half of the kills come from inside: the child counts its own file operations
 (write, flush, rename, remove) and kills itself in the middle of the chosen one. The other half come from outside, at
 a random time.
@@ -17,10 +19,12 @@ import pytest
 from forked import Forked
 from planted import checkerboard
 
+from hmlet.api import Run
 from hmlet.data import Dataset
+from hmlet.evaluation import evaluate
 from hmlet.runs import RunDirectory
 
-# With the arguments N train … it kills itself at its Nth file operation (never, where N is 0).
+# With the arguments N COMMAND … it kills itself at its Nth file operation (never, where N is 0).
 CHILD = """
 import os, signal, sys
 import hmlet.runs as runs
@@ -53,7 +57,12 @@ sys.exit(main(sys.argv[2:]))
 
 def train(data: Path, out: Path, operation: int = 0, kill_after: float | None = None) -> int:
     """The exit status of one training, minus the signal where one ended it."""
-    process = Forked(CHILD, str(operation), "train", str(data), "--out", str(out), "--resume", *OPTIONS)
+    return call(operation, "train", str(data), "--out", str(out), "--resume", *OPTIONS, kill_after=kill_after)
+
+
+def call(operation: int, *command: str, kill_after: float | None = None) -> int:
+    """The exit status of a command, minus the signal where one ended it."""
+    process = Forked(CHILD, str(operation), *command)
     if kill_after is not None:
         time.sleep(kill_after)
         process.send(signal.SIGKILL)
@@ -136,3 +145,19 @@ def test_ten_kills(data: Path, tmp_path: Path, untouched: tuple[str, float]) -> 
 @pytest.mark.slow
 def test_two_hundred_kills(data: Path, tmp_path: Path, untouched: tuple[str, float]) -> None:
     campaign(data, tmp_path, untouched, 200)
+
+
+def test_a_killed_evaluation_is_not_there_yet(data: Path, tmp_path: Path) -> None:
+    """Killed at its first file operation, its second, … until it gets through; what was there before is never lost."""
+    assert train(data, tmp_path) == 0
+    run = Run.open(tmp_path)
+    before = run.evaluate("test").as_json()
+    expected = evaluate(run.factors, run.data, "test", k=11).as_json()
+    operation, status = 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        operation += 1
+        status = call(operation, "evaluate", str(tmp_path), "-k", "11")
+        assert Run.open(tmp_path).evaluate("test").as_json() == before
+    assert status == 0
+    assert operation > 9  # the record, the file and the record again, each with two flushes and a rename
+    assert Run.open(tmp_path).evaluate("test", k=11).as_json() == expected

@@ -21,7 +21,7 @@ import torch
 from planted import checkerboard
 from safetensors import SafetensorError
 
-from hmlet import planning, runs, training
+from hmlet import locks, planning, runs, training
 from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
@@ -268,6 +268,15 @@ def test_runs_opened_together_keep_each_others_evaluations(copy: Path) -> None:
         assert table["k"].to_pylist().count(k) == len(evaluation.users)
 
 
+def test_reading_what_another_has_added_to_writes_nothing(copy: Path) -> None:
+    """The record would be the same: another file tells that it was written."""
+    early = Run.open(copy)
+    Run.open(copy).evaluate("test", k=11)
+    written = (copy / RECORD).stat().st_ino
+    assert early.evaluate("test").metrics == Run.open(copy).evaluate("test").metrics  # stored; the file has changed
+    assert (copy / RECORD).stat().st_ino == written
+
+
 def test_an_evaluation_that_cannot_be_kept_is_not_lost(
     copy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -295,7 +304,7 @@ def test_an_update_waits_for_another(copy: Path, monkeypatch: pytest.MonkeyPatch
         first.record["first"] = 1
         held.close()
 
-    monkeypatch.setattr(runs.time, "sleep", nap)
+    monkeypatch.setattr(locks.time, "sleep", nap)
     with second.update():
         second.record["second"] = 2
     record = RunDirectory.open(copy).record

@@ -113,10 +113,9 @@ class Run:
         try:
             table = self.directory.read_table("per_user.parquet")
         except RunError:  # another process may be adding to it: alone, what is wrong stays wrong
-            with self.directory.update():
+            with self.directory.alone():
                 table = self.directory.read_table("per_user.parquet")
-        same = pc.and_(pc.and_(pc.equal(table["split"], split), pc.equal(table["mask"], mask)), pc.equal(table["k"], k))
-        rows = table.filter(same)
+        rows = table.filter(_is_of(table, split, mask, k))
         values = {name: rows[name].to_numpy() for name in METRICS}
         return Evaluation(split, mask, k, rows["user"].to_numpy().astype(np.int64), values, coverage)
 
@@ -137,6 +136,8 @@ class Run:
                 return  # another process has been quicker
             if "per_user.parquet" in self.record["files"]:
                 before = self.directory.read_table("per_user.parquet")
+                # A process that was killed before it recorded this evaluation may have left its rows.
+                before = before.filter(pc.invert(_is_of(before, result.split, result.mask, result.k)))
                 rows = pa.concat_tables([before, rows], promote_options="permissive")  # k was 32 bits once
             self.directory.write_table("per_user.parquet", rows)
             self.record["coverage"][key] = result.coverage
@@ -236,3 +237,8 @@ class Run:
             [named(item, score) for item, score in zip(items, scores, strict=True) if item != NO_ITEM]
             for items, scores in rows
         ]
+
+
+def _is_of(table: pa.Table, split: str, mask: str, k: int) -> pa.ChunkedArray:
+    """Which rows of per_user.parquet an evaluation has."""
+    return pc.and_(pc.and_(pc.equal(table["split"], split), pc.equal(table["mask"], mask)), pc.equal(table["k"], k))

@@ -21,6 +21,7 @@ from hmlet.errors import ConfigError
 GateType = Literal["linear", "non-linear", "gated"]
 HmletName = Literal["hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"]
 Preset = Literal["hmlet", "gpu", "paper", "authors"]
+SEARCHED = {"hmlet": ("hmlet", "gpu")}  # the default is, for a data set, the first of these that has a recipe for it
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -315,14 +316,13 @@ def _preset(model: str, preset: str, dataset: str | None) -> list[dict[str, Any]
     known = [name for name in get_args(Preset) if (recipes / name / f"{family}.toml").is_file()]
     if preset not in known:
         raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
-    names = [f"{preset}/{family}.toml"]
+    base, layers = preset, [f"{family}.toml"]
     if dataset is not None and Path(dataset).name == dataset:  # a name, and no path
-        own, found = (f"{each}/{dataset}/{family}.toml" for each in (preset, "gpu"))
-        if preset == "hmlet" and (recipes / found).is_file() and not (recipes / own).is_file():
-            names, own = [f"gpu/{family}.toml"], found
-        names.append(own)
-    files = [(name, recipes / name) for name in names]
-    return [_parse(file.read_text(encoding="utf-8"), f"recipes/{name}") for name, file in files if file.is_file()]
+        own = f"{dataset}/{family}.toml"
+        searched = [each for each in SEARCHED.get(preset, (preset,)) if (recipes / each / own).is_file()]
+        if searched:
+            base, layers = searched[0], [*layers, own]
+    return [_parse((recipes / base / each).read_text(encoding="utf-8"), f"recipes/{base}/{each}") for each in layers]
 
 
 def _read(config: Path) -> str:

@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +29,7 @@ from hmlet.data import Dataset
 from hmlet.data.dataset import read_parquet, sha256
 from hmlet.errors import RunError
 from hmlet.files import replacing, temporary_for, unwritable
+from hmlet.locks import held
 from hmlet.version import VERSION
 
 FORMAT_VERSION = 2
@@ -118,12 +117,20 @@ class RunDirectory:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, save: Callable[[Path], None], *, record: bool = True) -> None:
-        """Replace a file by what `save` writes, and record its checksum."""
+        """Replace a file by what `save` writes, and record its checksum.
+
+        The record of a finished run vouches for the old content and the new one before it vouches for the new one
+        alone: a process may be killed after either of the two renames.
+        """
+        files = self.record.setdefault("files", {})
         with replacing(self.path / name, RunError) as temporary:
             save(temporary)
             checksum = sha256(temporary) if record else ""
+            if record and self.finished and name in files:
+                files[name] += f" {checksum}"
+                self.write_record()
         if record:
-            self.record.setdefault("files", {})[name] = checksum
+            files[name] = checksum
 
     def write_bytes(self, name: str, content: bytes) -> None:
         self.write(name, lambda path: _save_bytes(path, content))
@@ -191,12 +198,12 @@ class RunDirectory:
     def checked(self, name: str) -> Path:
         """The path of a recorded file whose content is what the record says."""
         path = self.file(name)
-        expected = self.record.get("files", {}).get(name)
-        if expected is None or not path.is_file():
+        expected = self.record.get("files", {}).get(name, "").split()
+        if not (expected and path.is_file()):
             raise RunError(f"{path} is missing", "the run is incomplete: finish it with --resume or train again")
         with _reading(path):
             found = sha256(path)
-        if found != expected:
+        if found not in expected:
             raise RunError(
                 f"{path} is damaged or of another run (its checksum differs from run.json)", "restore it from a copy"
             )
@@ -267,33 +274,23 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, patience: float = 0.0) -> Iterator[None]:
-        """Hold the directory alone, after waiting for others for up to `patience` seconds.
-
-        The system drops the lock of a process that died, so none can be stale.
-        """
+        """Hold the directory alone, after waiting for others for up to `patience` seconds."""
         self._require_own()
-        path = self.path / LOCK
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise unwritable(path, error, RunError) from error
-        try:
-            deadline = time.monotonic() + patience
-            while not _locked(handle):
-                if time.monotonic() >= deadline:
-                    raise RunError(f"{self.path} is being written by another process", "wait for it, or stop it first")
-                time.sleep(0.05)
+        with held(self.path / LOCK, patience, RunError):
             self._remove_leftovers()
             yield
-        finally:
-            os.close(handle)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the directory alone, with the record as it is by now."""
+        with self.lock(PATIENCE):
+            self.record = RunDirectory.open(self.path).record
+            yield
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Hold the directory alone and add to the record as it is by now; it is written when all has gone well."""
-        with self.lock(PATIENCE):
-            self.record = RunDirectory.open(self.path).record
+        """Hold the directory alone and add to the record; it is written when all has gone well."""
+        with self.alone():
             yield
             self.write_record()
 
@@ -320,15 +317,6 @@ class RunDirectory:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-
-
-def _locked(handle: int) -> bool:
-    """Whether the lock on an open file is ours now."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -6,14 +6,11 @@ What can be killed at any moment is the whole loop; what resume loads is LoopSta
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -33,6 +30,7 @@ from hmlet.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.runs import CHECKPOINT, RunDirectory, versions
 from hmlet.sampling import eligible_users
 from hmlet.steps import Steps, deterministic, make_operator, make_steps
+from hmlet.stopping import StopRequest
 from hmlet.version import VERSION
 
 Listener = Callable[[dict[str, Any]], None]
@@ -119,7 +117,7 @@ def fit(
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
     empty = RunDirectory(Path(out), {})
-    with ExitStack() as held, deterministic(recipe.train.deterministic), _StopRequest() as request:
+    with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
         ranks.first(lambda: held.enter_context(empty.lock()))  # its value is None
         run = RunDirectory(empty.path, ranks.first(lambda: _enter(empty.path, recipe, data, place, resume).record))
         if run.finished:
@@ -216,7 +214,7 @@ class Trainer:
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    def loop(self, listener: Listener, request: _StopRequest) -> None:
+    def loop(self, listener: Listener, request: StopRequest) -> None:
         """Train until the epochs are done or validation has stopped improving."""
         state, train = self.state, self.recipe.train
         total = train.epochs * self.steps.per_epoch
@@ -378,26 +376,3 @@ def _all_split(name: str, tensor: Tensor) -> bool:
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-class _StopRequest:
-    """Turns the first SIGINT or SIGTERM into a wish that the loop sees; the second one ends the process at once."""
-
-    def __init__(self) -> None:
-        self.made = False
-
-    def __enter__(self) -> _StopRequest:
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.made = True
-        for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)

@@ -57,6 +57,23 @@ def test_the_last_line_tells_validation_where_there_is_one(tmp_path: Path, capsy
         assert re.search(f"{end}\n$", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "rate", "best", "says"),
+    [("constant", 0.02, 6, True), ("cosine", 0.02, 6, False), ("constant", 0.2, 3, False)],
+)
+def test_a_training_that_ends_too_soon_says_so(
+    schedule: str, rate: float, best: int, says: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkerboard().save(tmp_path / "board")
+    wanted = {"epochs": 6, "validate_every": 3, "learning_rate": rate, "schedule": schedule}
+    short = [part for key, value in wanted.items() for part in ("--set", f"train.{key}={value}")]
+    call = ["train", str(tmp_path / "board"), "--model", "bpr", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main([*call, *short]) == 0
+    told = capsys.readouterr()
+    assert f"best epoch {best} of 6" in told.out
+    assert ("validation still rose at the end" in told.err) == says
+
+
 def test_a_directory_takes_no_recipe_by_its_name_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

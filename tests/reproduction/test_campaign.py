@@ -26,6 +26,7 @@ from hmlet.reproduction.campaign import Outcome, Progress, run_campaign
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import FILES, Records, pack, unpack
+from hmlet.runs import hardware
 from hmlet.training import Interrupted, fit
 
 BOARD = checkerboard()
@@ -143,6 +144,17 @@ def test_the_first_of_its_kind_is_tried_and_the_rest_is_foretold(tmp_path: Path)
     assert (last.share, last.done, last.wanted) == (1.0, 3, 3)
     assert last.seconds_left == pytest.approx(0.0, abs=0.01)
     assert [each.done for each in told] == sorted(each.done for each in told)
+
+
+def test_a_new_kind_takes_its_epochs_at_the_pace_of_the_nearest(tmp_path: Path) -> None:
+    here = str(hardware("cpu")["device"])
+    recipe = CHOICE.runs()[0].recipe.changed(["train.epochs=10"])
+    for at, seconds in enumerate((20.0, 30.0, 400.0)):  # a slow one is no measure for all
+        plant(tmp_path, BOARD, recipe.changed([f"train.l2=0.{at + 1}"]), (0.1, 0.1, 0.1), seconds=seconds)
+    records = Records.read(tmp_path)
+    assert records.seconds("checkerboard", recipe.changed(["train.epochs=5"]), here) == pytest.approx(15.0)
+    assert records.seconds("checkerboard", recipe.changed(["train.l2=0.3"]), here) == 400.0
+    assert records.seconds("checkerboard", recipe, "another device") is None
 
 
 def test_a_model_that_cannot_run_here_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +325,7 @@ def test_the_command_runs_end_to_end_on_the_embedded_set(tmp_path: Path, capsys:
         (["--preset", "paper"], "no recipe for"),
         (["--set", "train.epoch=3"], "train.epoch"),
         (["--device", "tpu"], "tpu"),
+        (["--space", "grid.toml"], "--search"),
     ],
 )
 def test_a_wrong_call_says_what_to_do(

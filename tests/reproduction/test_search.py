@@ -82,6 +82,16 @@ def test_another_search_in_the_same_place_is_refused(data: Dataset, tmp_path: Pa
         search(other, data, tmp_path, 1, device="cpu")
 
 
+def test_a_space_can_be_given_for_all_models(data: Dataset, tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text('[space]\n"train.learning_rate" = [0.25]\n', encoding="utf-8")
+    search(CHOICE, data, tmp_path, 2, space=space, device="cpu")
+    for model in CHOICE.models:
+        record = read(tmp_path, model)
+        assert record["space"] == {"train.learning_rate": [0.25]}
+        assert [trial["params"] for trial in record["trials"]] == [{}, {"train.learning_rate": 0.25}]
+
+
 def test_a_trial_that_fails_is_written_down(data: Dataset, tmp_path: Path) -> None:
     broken = Choice("checkerboard", models=("bpr",), overrides=(*TINY, "train.learning_rate=1e38"))
     search(broken, data, tmp_path, 1, device="cpu")
@@ -104,7 +114,9 @@ def test_the_best_trial_becomes_the_recipe() -> None:
     text = best_recipe(record)
     assert text is not None
     assert tomllib.loads(text) == {"model": {"layers": 3}, "train": {"l2": 1e-5, "learning_rate": 4e-3}}
-    longer = best_recipe({**record, "trials": trials[:1]}, 800)  # the base was best: its values are written out
+    longer = best_recipe(
+        {**record, "trials": trials[:1]}, {"train.epochs": 800, "model.gate_warmup": 9}
+    )  # the base was best: its values are written out
     assert longer is not None
     assert tomllib.loads(longer)["train"] == {"l2": 1e-2, "learning_rate": 1e-3, "epochs": 800}
     assert text.startswith("# The best of 4 trials of 60 epochs by validation NDCG@20 (0.3000), 6.5 device minutes:\n")

@@ -45,6 +45,9 @@ def reproduce(
     search: Annotated[
         int | None, typer.Option(help="Instead, search each model's recipe with this many trials, on validation only.")
     ] = None,
+    space: Annotated[
+        Path | None, typer.Option(help="With --search, a TOML file with a [space] table; by default each model's own.")
+    ] = None,
     pack: Annotated[
         Path | None, typer.Option(help="Keep what this call records in one .tar.gz, rewritten after each run.")
     ] = None,
@@ -61,26 +64,45 @@ def reproduce(
 
     Example: hmlet reproduce --dataset gowalla --table main --table ablation --out results --minutes 9
     """
-    from dataclasses import replace
-
-    from hmlet.data.catalog import load
+    from hmlet.data.catalog import known_name
+    from hmlet.errors import ConfigError
     from hmlet.reproduction import Choice
 
+    if space is not None and search is None:
+        raise ConfigError(f"--space {space} is for a search", "add --search 8, say")
     named = {"tables": tuple(table or ["main"]), "models": tuple(model or []), "overrides": tuple(overrides or [])}
-    choices = [Choice(each, **named, seeds=seeds, preset=preset) for each in dict.fromkeys(dataset or ["debian"])]
-    for choice in choices:
+    asked = {  # data of one's own has its name when it is loaded
+        each: Choice(known_name(each) or "own", **named, seeds=seeds, preset=preset) for each in dataset or ["debian"]
+    }
+    for choice in asked.values():
         choice.runs()  # a recipe that cannot be resolved is said before anything is loaded
-    loaded: dict[str, Dataset] = {}
-    for at, choice in enumerate(choices):
-        with progress(f"loading {choice.dataset}") as advance:
-            data = load(choice.dataset, advance=advance)
-        loaded[data.name], choices[at] = data, replace(choice, dataset=data.name)
+    choices, loaded = _load(asked)
     if plan:
         _tell_plan(choices, out, as_json)
     elif search is not None:
-        _search(choices, loaded, out, search, device, minutes, pack, as_json)
+        options = {"space": space, "device": device, "minutes": minutes, "packed": pack}
+        _search(choices, loaded, out, search, options, as_json)
     else:
         _reproduce(choices, loaded, out, {"device": device, "minutes": minutes, "keep": keep, "packed": pack}, as_json)
+
+
+def _load(asked: dict[str, Choice]) -> tuple[list[Choice], dict[str, Dataset]]:
+    """The choices with the names of their data sets, and these by name."""
+    from dataclasses import replace
+
+    from hmlet.data.catalog import distinct_name, load
+    from hmlet.errors import DataError
+
+    choices, loaded = [], {}
+    for each, choice in asked.items():
+        with progress(f"loading {each}") as advance:
+            data = load(each, advance=advance)
+        data.name = distinct_name(data)
+        if data.name in loaded:  # their records would lie in one folder
+            raise DataError(f"two data sets are called {data.name}", "reproduce them apart, each with its own --out")
+        choices.append(replace(choice, dataset=data.name))
+        loaded[data.name] = data
+    return choices, loaded
 
 
 def _reproduce(
@@ -127,9 +149,7 @@ def _search(
     data: dict[str, Dataset],
     out: Path,
     trials: int,
-    device: str,
-    minutes: float | None,
-    packed: Path | None,
+    options: dict[str, Any],
     as_json: bool,
 ) -> None:
     from hmlet.reproduction import search_recipes
@@ -141,7 +161,7 @@ def _search(
             advance(trial.number, trial.trials, f"{trial.dataset}/{trial.model} {value}")
             note(f"{trial.dataset}/{trial.model}: trial {trial.number} of {trial.trials}, {value}")
 
-        files = search_recipes(choices, data, out, trials, device=device, minutes=minutes, packed=packed, listener=tell)
+        files = search_recipes(choices, data, out, trials, listener=tell, **options)
     if as_json:
         print_json({"searches": [str(path) for path in files]})
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from hmlet.cli.console import (
     progress,
     speaks,
 )
+
+if TYPE_CHECKING:
+    from hmlet.config import Recipe
 
 
 @app.command()
@@ -107,6 +110,8 @@ def train(
         print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
         return
     print_line(_summary(run.path, run.record))
+    if _still_rose(run.record, recipe):
+        note("validation still rose at the end; more may come of a larger train.epochs or train.learning_rate")
     if measured:
         _print_profile(measured)
 
@@ -118,6 +123,16 @@ def _summary(path: Path, record: dict[str, Any]) -> str:
         return f"{line}; no validation part: the last epoch is kept"
     worth = ", ".join(f"{name} {record['valid'][name]:.4f}" for name in ("ndcg", "recall", "precision"))
     return f"{line}; validation @20: {worth}"
+
+
+def _still_rose(record: dict[str, Any], recipe: Recipe) -> bool:
+    """Whether the schedule ended before learning did; one that lets the step size go to nothing is best at its end."""
+    train = recipe.train
+    return (
+        bool(record["valid"])
+        and record["best_epoch"] == train.epochs > train.validate_every
+        and train.schedule == "constant"
+    )
 
 
 def _print_profile(measured: dict[str, Any]) -> None:

@@ -152,6 +152,11 @@ def known_name(data: Dataset | Path | str) -> str | None:
     return name if isinstance(name, str) and name in CATALOG else None
 
 
+def distinct_name(data: Dataset) -> str:
+    """What a data set is called beside others: a named set's name is for that set alone, not for one's own data."""
+    return known_name(data) or (f"own {data.name}" if data.name in CATALOG else data.name)
+
+
 def _is_name(data: Path | str) -> bool:
     """Whether a command's DATA is a named set: a prepared directory of that name goes before it."""
     return str(data) in CATALOG and not (Path(data) / "dataset.json").is_file()

@@ -84,6 +84,7 @@ def search_recipes(
     out: Path,
     trials: int,
     *,
+    space: Path | None = None,
     device: str = "auto",
     minutes: float | None = None,
     packed: Path | None = None,
@@ -91,7 +92,8 @@ def search_recipes(
 ) -> list[Path]:
     """Search the chosen models' recipes on each data set, as many trials for each: `hmlet reproduce --search`.
 
-    The files that say what was tried; the test part is never read. `packed` is rewritten after each trial.
+    The files that say what was tried; the test part is never read. `space` is a TOML file, by default each family has
+    its own. `packed` is rewritten after each trial.
     """
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes {minutes:g} is not positive", "use --minutes 9, say")
@@ -105,7 +107,16 @@ def search_recipes(
     return [
         path
         for choice in choices
-        for path in search(choice, data[choice.dataset], out, trials, device=device, deadline=deadline, listener=tell)
+        for path in search(
+            choice,
+            data[choice.dataset],
+            out,
+            trials,
+            space=space,
+            device=device,
+            deadline=deadline,
+            listener=tell,
+        )
     ]
 
 

@@ -24,12 +24,12 @@ from hmlet.report.page import (
 )
 from hmlet.reproduction.plan import TABLES, folder, title
 from hmlet.reproduction.sheets import RECORDS, Sheet, Value, Verdict, cost_sheet, sheets
-from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, LEVEL, NOT_RUN, REACHED, Tables
+from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, FEW, LEVEL, NOT_RUN, REACHED, UNCLEAR, Tables
 
 MARKS = {
     **dict.fromkeys((HOLDS, REACHED, AHEAD), "yes"),
     **dict.fromkeys((FAILS, BELOW, BEHIND), "no"),
-    **dict.fromkeys((WEAK, LEVEL, "no clear difference", "too few seeds"), "weak"),
+    **dict.fromkeys((WEAK, LEVEL, UNCLEAR, FEW), "weak"),
     NOT_RUN: "none",
 }
 WIDE = 6  # columns from which a table takes the page's width
@@ -73,7 +73,7 @@ def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[s
         ("The paper's claims", [cards.get("claims")]),
         ("Accuracy", [*map(cards.get, ("main", "tests", "ranking")), drawn.get("learning")]),
         ("The variants", [cards.get("variants"), drawn.get("variants")]),
-        ("The ablation", [cards.get("ablation")]),
+        ("The ablation", [cards.get("ablation"), cards.get("leads")]),
         ("What the gates chose", [*_gate_tables(tables), drawn.get("gates"), drawn.get("density")]),
         ("Who chooses what", [drawn.get("deciles"), drawn.get("boxes")]),
     ]

@@ -193,7 +193,7 @@ def ablation(depth: int, epochs: int) -> list[Cell]:
         return [Cell("ablation", label, model, (*base, *change), 3, group, value) for label, change in changes.items()]
 
     def options(group: str, value: int, key: str, values: Sequence[object], model: str = OURS) -> list[Cell]:
-        return arms(group, value, {_named(each, model): (f"{key}={each}",) for each in values}, model)
+        return arms(group, value, {named(each, model): (f"{key}={each}",) for each in values}, model)
 
     noiseless = ("model.gate_training=soft", "model.gate_noise=false", "model.gate_ranking=soft")
     return [
@@ -230,5 +230,6 @@ def ablation(depth: int, epochs: int) -> list[Cell]:
     ]
 
 
-def _named(value: object, model: str) -> str:
+def named(value: object, model: str) -> str:
+    """The label of a model's arm with a value; HMLET(End) is the one that needs no name in its own ablation."""
     return f"{value}" if model == OURS else f"{TITLES[model]}, {value}"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -153,22 +154,21 @@ class Records:
         return None if record is None or fingerprint not in (None, record.fingerprint) else record
 
     def seconds(self, dataset: str, recipe: Recipe, device: str) -> float | None:
-        """How long a run will take, by those made on the same device: the longest of the nearest kind that there is.
+        """How long a run will take, by those made on the same device; None where there is none.
 
-        Nearest first: of its recipe with another seed, of its model, of its data set, any.
+        The longest of its recipe with another seed. Without one, its epochs at the median pace of the nearest kind that
+        there is: of its model, of its data set, any.
         """
         here = [record for record in self.all if record.device == device]
         same = [record for record in here if record.dataset == dataset]
         kind = identity(recipe, seed=False)
-        for alike in (
-            [each for each in same if each.kind == kind],
-            [each for each in same if each.recipe.model.name == recipe.model.name],
-            same,
-            here,
-        ):
-            if alike:
-                return max(record.seconds for record in alike)
-        return None
+        seeds = [record.seconds for record in same if record.kind == kind]
+        if seeds:
+            return max(seeds)
+        models = [record for record in same if record.recipe.model.name == recipe.model.name]
+        near = models or same or here
+        paces = [record.seconds / record.recipe.train.epochs for record in near]
+        return recipe.train.epochs * median(paces) if paces else None
 
 
 def one_dataset(records: Sequence[Record]) -> None:

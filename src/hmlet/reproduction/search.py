@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ def search(
     out: Path,
     trials: int,
     *,
+    space: Path | None = None,
     device: str = "auto",
     deadline: float | None = None,
     listener: Callable[[Trial], None] = lambda trial: None,
@@ -61,11 +63,12 @@ def search(
     """Try `trials` points for each model and write OUT/search/<data set>/<model>.json; the files of this search.
 
     The first point is the recipe as it is. All models take a trial in turn, so that a search that is cut short has
-    spent the same on each; called again it goes on. A trial does not begin after `deadline` (time.monotonic).
+    spent the same on each; called again it goes on. `space` is a TOML file for all of them, instead of each family's
+    own. A trial does not begin after `deadline` (time.monotonic).
     """
     if trials < 1:
         raise ConfigError(f"--search {trials} is not positive", "use --search 8, say")
-    searches = [_Search(choice, name, data, out, trials, device) for name in searched_models(choice)]
+    searches = [_Search(choice, name, data, out, trials, space, device) for name in searched_models(choice)]
     for number in range(trials):
         for each in searches:
             longest = max((trial["seconds"] for trial in each.record["trials"]), default=0.0)
@@ -80,10 +83,12 @@ def search(
 class _Search:
     """One model's search: its file, and how to take its next trial."""
 
-    def __init__(self, choice: Choice, model: str, data: Dataset, out: Path, trials: int, device: str) -> None:
+    def __init__(
+        self, choice: Choice, model: str, data: Dataset, out: Path, trials: int, space: Path | None, device: str
+    ) -> None:
         self.model, self.data, self.device = model, data, device
         self.base: Recipe = choice.recipe(Cell("main", "", model), 1)
-        self.space = load_space(None, model, choice.recipes)
+        self.space = load_space(space, model, choice.recipes)
         self.file = out / SEARCHES / folder(data.name) / f"{model}.json"
         self.work = self.file.with_suffix(".run")
         own = self.base.flat()
@@ -165,18 +170,20 @@ def _value(values: tuple[Any, ...] | Range, rng: np.random.Generator) -> Any:
     return round(value) if isinstance(values.low, int) and isinstance(values.high, int) else value
 
 
-def best_recipe(record: dict[str, Any], epochs: int | None = None) -> str | None:
+def best_recipe(record: dict[str, Any], own: Mapping[str, Any] = MappingProxyType({})) -> str | None:
     """The TOML that a finished search adds to its preset for its data set: the best trial's values and their source.
 
-    `epochs` is a schedule of the data set's own, for all its models.
+    `own` is what the data set has of its own for all its models, as far as they have such a key.
     """
     complete = [trial for trial in record["trials"] if "valid" in trial]
     if not complete:
         return None
     best = max(complete, key=lambda trial: trial["valid"][SELECTION])
     base = Recipe.from_toml(record["base"])
-    values = {key: {**base.flat(), **best["params"]}[key] for key in record["space"]}
-    sections: dict[str, list[str]] = {} if epochs is None else {"train": [f"epochs = {epochs}"]}
+    found = {**base.flat(), **best["params"]}
+    values = {key: value for key, value in own.items() if key in found}
+    values |= {key: found[key] for key in record["space"]}
+    sections: dict[str, list[str]] = {}
     for key, value in values.items():
         section, name = key.split(".", 1)
         sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")

@@ -17,12 +17,13 @@ from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
 from hmlet.choices import CLASSES
 from hmlet.report.material import paper
-from hmlet.reproduction.plan import OURS, TABLES, Cell, Choice
+from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Cell, Choice, named
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
 from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread
 
 REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
 AS_IS = "as it is"  # an arm that is HMLET(End) itself
+HIGHER, LOWER, UNCLEAR, FEW = "higher", "lower", "no clear difference", "too few seeds"
 AHEAD, BEHIND, LEVEL = "ahead", "behind", "may be chance"
 RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
 NEAR = 10  # percentage points within which a share is the paper's
@@ -73,7 +74,7 @@ class Claim:
     about: str
     paper: str
     ours: str
-    verdict: str  # holds, does not hold, too weak to say, not run
+    verdict: str  # holds, holds so far, does not hold, too weak to say, not run
 
 
 class Tables:
@@ -130,8 +131,16 @@ class Tables:
 
     def reference(self) -> Row | None:
         """The trained gate of the ablation, which every other arm is held against."""
-        rows = self.rows("ablation")
-        return rows[0] if rows and rows[0].records else None
+        return next(iter(self.rows("ablation")), None)
+
+    def pairs(self) -> list[tuple[Row, Row]]:
+        """HMLET(End) and LightGCN wherever the ablation has both with the same thing changed."""
+        arms = {(row.cell.group, row.cell.label): row for row in self.rows("ablation")}
+        return [
+            (ours, arms[rival])
+            for (group, label), ours in arms.items()
+            if (rival := (group, named(label, RIVAL))) in arms
+        ]
 
     @cached_property
     def analysed(self) -> list[Record]:
@@ -192,7 +201,8 @@ class Tables:
         run = sum(bool(row.records) for row in wanted)
         amount = "level" if gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
         ours = f"{amount} over {best.cell.label}, p = {p_text(gap.t_test_p)} ({run} of {len(wanted)} baselines run)"
-        return Claim(about, says, ours, {AHEAD: HOLDS, BEHIND: FAILS, LEVEL: WEAK}[chance(gap)])
+        ahead = HOLDS if run == len(wanted) else f"{HOLDS} so far"
+        return Claim(about, says, ours, {AHEAD: ahead, BEHIND: FAILS, LEVEL: WEAK}[chance(gap)])
 
     def _variants_claim(self) -> Claim:
         rows = sorted((row for row in self.rows("variants") if row.records), key=lambda row: -_mean(row))
@@ -264,16 +274,16 @@ def clearly_apart(one: Row, other: Row) -> bool:
 
 
 def arm_verdict(arm: Row, reference: Row | None) -> str:
-    """higher, lower or no clear difference from HMLET(End) as it is; not run where either is missing."""
-    if reference is None or not arm.records:
+    """higher, lower or no clear difference from another arm; not run where either is missing."""
+    if reference is None or not (arm.records and reference.records):
         return NOT_RUN
     if arm.records == reference.records:
         return AS_IS
     if min(len(arm.records), len(reference.records)) < 2:
-        return "too few seeds"
+        return FEW
     if not clearly_apart(arm, reference):
-        return "no clear difference"
-    return "higher" if _mean(arm) > _mean(reference) else "lower"
+        return UNCLEAR
+    return HIGHER if _mean(arm) > _mean(reference) else LOWER
 
 
 def p_text(value: float) -> str:
