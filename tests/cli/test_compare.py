@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,14 @@ def test_other_data_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: py
 
 def test_tune_writes_a_recipe_that_train_takes(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "space.toml").write_text('[space]\n"train.learning_rate" = [1e-3, 1e-1]\n')
-    command = ["tune", data, "--model", "bpr", "--out", tmp_path / "out", "--space", tmp_path / "space.toml"]
+    command = ["tune", data, "--model", "bpr", "--out", tmp_path / "my search", "--space", tmp_path / "space.toml"]
     options = ["--device", "cpu", *(word for value in QUICK for word in ("--set", value))]
     answer = json.loads(run(capsys, *command, *options, "--json"))
     assert answer["trials"] == {"complete": 2}
-    assert answer["config"] == str(tmp_path / "out" / "best.toml")
-    assert "best of 2 trials" in run(capsys, *command, *options)
+    assert answer["config"] == str(tmp_path / "my search" / "best.toml")
+    told = run(capsys, *command, *options)
+    assert "best of 2 trials" in told
+    assert shlex.split(told.splitlines()[1])[-3:] == [answer["config"], "--out", "RUN"]  # ready to be pasted
     train = [
         "train",
         data,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
@@ -91,3 +93,10 @@ def test_help_names_every_preset(command: str, capsys: pytest.CaptureFixture[str
     assert main([command, "--help"]) == 0
     (words,) = re.findall(r"Recipe to start from: (.*?)\.", " ".join(capsys.readouterr().out.split()))
     assert tuple(re.split(r", | or ", words)) == get_args(Preset)
+
+
+def test_a_recipe_is_printed_as_toml_or_as_the_same_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "debian", "--model", "hmlet-end", "--print-config"]
+    assert main(command) == main([*command, "--json"]) == 0
+    *toml, answer = capsys.readouterr().out.splitlines()
+    assert json.loads(answer) == tomllib.loads("\n".join(toml))

@@ -70,7 +70,10 @@ def train(
         raise ConfigError("train needs --model", "for example --model hmlet-end; only --resume alone can do without it")
     model = recipe.model.name
     if print_config:
-        print_line(recipe.to_toml().rstrip())
+        if as_json:
+            print_json(recipe.model_dump(mode="json", exclude_none=True))
+        else:
+            print_line(recipe.to_toml().rstrip())
         return
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")

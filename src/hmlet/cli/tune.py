@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,6 +87,6 @@ def tune(
         return
     point = ", ".join(f"{key} = {value}" for key, value in result.best.params.items())
     print_line(f"best of {len(result.trials)} trials: validation NDCG@20 {result.best.value:.4f} with {point}")
-    print_line(
-        f"{out / 'best.toml'} has its recipe: hmlet train {data} --model {model} --config {out / 'best.toml'} --out RUN"
-    )
+    best = out / "best.toml"
+    command = shlex.join(["hmlet", "train", data, "--model", model, "--config", str(best), "--out", "RUN"])
+    print_line(f"{best} has its recipe: {command}")
