@@ -119,6 +119,11 @@ def test_the_best_trial_becomes_the_recipe() -> None:
     )  # the base was best: its values are written out
     assert longer is not None
     assert tomllib.loads(longer)["train"] == {"l2": 1e-2, "learning_rate": 1e-3, "epochs": 800}
+    alike = best_recipe(record, {"train.l2": 1e-3})  # the best trial has another λ
+    assert alike is not None
+    assert tomllib.loads(alike)["train"] == {"l2": 1e-3, "learning_rate": 8e-3}
+    assert alike.startswith("# The best of 1 trials (of 4) of 60 epochs")
+    assert best_recipe(record, {"train.l2": 0.5}) is None
     assert text.startswith("# The best of 4 trials of 60 epochs by validation NDCG@20 (0.3000), 6.5 device minutes:\n")
     assert "results/search/gowalla/lightgcn.json" in text
 

@@ -173,22 +173,25 @@ def _value(values: tuple[Any, ...] | Range, rng: np.random.Generator) -> Any:
 def best_recipe(record: dict[str, Any], own: Mapping[str, Any] = MappingProxyType({})) -> str | None:
     """The TOML that a finished search adds to its preset for its data set: the best trial's values and their source.
 
-    `own` is what the data set has of its own for all its models, as far as they have such a key.
+    `own` is what the data set has of its own for all its models, as far as they have such a key; where the search
+    varied it, only the trials that agree count.
     """
-    complete = [trial for trial in record["trials"] if "valid" in trial]
-    if not complete:
-        return None
-    best = max(complete, key=lambda trial: trial["valid"][SELECTION])
     base = Recipe.from_toml(record["base"])
-    found = {**base.flat(), **best["params"]}
+    points = [({**base.flat(), **trial["params"]}, trial) for trial in record["trials"] if "valid" in trial]
+    agreed = [key for key in own if key in record["space"]]
+    points = [(point, trial) for point, trial in points if all(point[key] == own[key] for key in agreed)]
+    if not points:
+        return None
+    found, best = max(points, key=lambda each: each[1]["valid"][SELECTION])
     values = {key: value for key, value in own.items() if key in found}
     values |= {key: found[key] for key in record["space"]}
     sections: dict[str, list[str]] = {}
     for key, value in values.items():
         section, name = key.split(".", 1)
         sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")
+    tried = f"{len(record['trials'])} trials" if not agreed else f"{len(points)} trials (of {len(record['trials'])})"
     lines = [
-        f"# The best of {len(record['trials'])} trials of {base.train.epochs} epochs by validation NDCG@20 "
+        f"# The best of {tried} of {base.train.epochs} epochs by validation NDCG@20 "
         f"({best['valid'][SELECTION]:.4f}), {record['device_minutes']:.1f} device minutes:",
         f"# results/{SEARCHES}/{record['data']['name']}/{record['model']}.json",
     ]
