@@ -53,6 +53,16 @@ def test_two_models_by_hand() -> None:
     assert paired.t_test_p == pytest.approx(2 * scipy.stats.t.sf(t, df=3), rel=1e-12)
 
 
+def test_seeds_are_compared_by_welchs_test() -> None:
+    first, second = (0.1237, 0.1241, 0.1233), (0.1226, 0.1229, 0.1222, 0.1230)
+    found = stats.welch_test(stats.spread(first), stats.spread(second))
+    assert found == pytest.approx(scipy.stats.ttest_ind(first, second, equal_var=False).pvalue)
+    flat = stats.spread([0.5, 0.5])
+    assert stats.welch_test(flat, flat) == 1.0
+    assert stats.welch_test(flat, stats.spread([0.25, 0.25])) == 0.0
+    assert stats.welch_test(flat, stats.spread([0.25])) == 1.0  # one seed says nothing
+
+
 def test_the_signed_rank_test_by_hand() -> None:
     # |differences| 1..5 with signs +, +, -, +, +: the smaller rank sum is 3, and 5 of 32 sign patterns give 3 or less.
     difference = np.array([1.0, 2.0, -3.0, 4.0, 5.0])

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import ttest_rel, wilcoxon
+from scipy.stats import ttest_ind_from_stats, ttest_rel, wilcoxon
 
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
@@ -295,6 +295,17 @@ def t_test(first: Floats, second: Floats) -> float:
     if np.ptp(difference) == 0.0:
         return 0.0  # the statistic has no bound
     return float(ttest_rel(first, second).pvalue)
+
+
+def welch_test(first: Spread, second: Spread) -> float:
+    """The two-sided p of Welch's t-test of two models over their seeds, which nothing pairs; 1 where there is one."""
+    a, b = first, second
+    if a.std is None or b.std is None:
+        return 1.0
+    if a.std == b.std == 0.0:  # the statistic has no bound
+        return float(a.mean == b.mean)
+    found = ttest_ind_from_stats(a.mean, a.std, len(a.runs), b.mean, b.std, len(b.runs), equal_var=False)
+    return float(found.pvalue)
 
 
 def signed_rank_test(first: Floats, second: Floats) -> float:

@@ -6,7 +6,6 @@ Nothing here knows whether a page or a Markdown file will show it, and nothing i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from hmlet.choices import CLASSES
 from hmlet.report.material import paper
 from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Cell, Choice, named
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
-from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread
+from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread, welch_test
 
 REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
 AS_IS = "as it is"  # an arm that is HMLET(End) itself
@@ -265,12 +264,9 @@ def chance(gap: Paired) -> str:
 
 
 def clearly_apart(one: Row, other: Row) -> bool:
-    """Whether two rows' means lie more than two standard errors of their difference apart, by their seeds."""
+    """Whether two rows differ beyond their seeds' noise: Welch's t-test, p < 0.05; never with a single seed."""
     a, b = one.spread(), other.spread()
-    if a is None or b is None or a.std is None or b.std is None:
-        return False
-    error = math.sqrt(a.std**2 / len(a.runs) + b.std**2 / len(b.runs))
-    return abs(a.mean - b.mean) > 2.0 * error
+    return a is not None and b is not None and welch_test(a, b) < SIGNIFICANT
 
 
 def arm_verdict(arm: Row, reference: Row | None) -> str:
