@@ -252,7 +252,8 @@ run()
 def talk(*arguments: str, shell: str = "", encoding: str = "utf-8") -> subprocess.CompletedProcess[bytes]:
     """What a command does that speaks of Zoë on both streams, which `shell` leads elsewhere."""
     command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-c", _TALK, "probe", *arguments]
-    return subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, timeout=60)
+    own = {"PYTHONIOENCODING": encoding, "PYTHONUNBUFFERED": ""}  # buffers may still be full at the end
+    return subprocess.run(command, capture_output=True, env={**os.environ, **own}, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -63,14 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         report_error("interrupted")
         return 130
     except BrokenPipeError:
-        _abandon_output()  # its reader went away (`hmlet … | head`)
+        _abandon(sys.stdout)  # its reader went away (`hmlet … | head`)
         return 0
     except OSError as error:
         if error.errno is None:
             raise
         _report(_refused(error))
         if error.filename is None:
-            _abandon_output()
+            _abandon(sys.stdout)
         return HmletError.exit_code
     except Exception as error:
         # Typer's own usage errors differ in class between versions; all of them can say what is wrong.
@@ -90,9 +90,9 @@ def _refused(error: OSError) -> HmletError:
     return HmletError(f"{error.filename}: {error.strerror}", "check the path and your rights to it")
 
 
-def _abandon_output() -> None:
+def _abandon(stream: TextIO) -> None:
     """Keep Python from complaining at exit about output that cannot be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _report(error: HmletError) -> None:
@@ -145,4 +145,9 @@ def _command(arguments: list[str]) -> list[str]:
 def run() -> None:
     """The console script's entry."""
     settle_streams()
-    sys.exit(main())
+    status = main()
+    try:
+        sys.stderr.flush()
+    except OSError:  # a log that has no room, for which Python would end with a status of its own
+        _abandon(sys.stderr)
+    sys.exit(status)
