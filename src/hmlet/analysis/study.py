@@ -27,15 +27,10 @@ CENTRALITIES = ("degree", "pagerank", "betweenness", "closeness")
 
 
 def analyse(
-    runs: Sequence[RunDirectory],
-    data: Dataset,
-    centrality: str = "exact",
-    *,
-    device: torch.device | str = "cpu",
-    advance: Advance = silent,
+    runs: Sequence[RunDirectory], data: Dataset, centrality: str = "exact", **options: Any
 ) -> list[dict[str, Any]]:
-    """The analyses of `analysed`, each written into its run."""
-    results = analysed(runs, data, centrality, device=device, advance=advance)
+    """What `analysed` finds, which also has the options, written into each run."""
+    results = analysed(runs, data, centrality, **options)
     for run, result in zip(runs, results, strict=True):
         keep(run, result)
     return results
