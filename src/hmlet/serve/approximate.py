@@ -14,6 +14,9 @@ from hmlet.ranking import NO_ITEM, top_k
 
 MEASURED_USERS = 200
 MEASURED_K = 20
+CONNECTIVITY = (
+    32  # neighbours of a node; threads build the graph in no fixed order, and with few a bad one misses items
+)
 EXPANSION = 256  # nodes that a search keeps in view; more finds more and takes longer
 
 
@@ -27,7 +30,13 @@ class Approximate:
             raise MissingExtra("--approximate", "usearch", "serve") from error
         self.users_UF, self.items_IF = factors
         self.seen = seen
-        self.index = Index(ndim=self.items_IF.shape[1], metric="ip", dtype="f32", expansion_search=EXPANSION)
+        self.index = Index(
+            ndim=self.items_IF.shape[1],
+            metric="ip",
+            dtype="f32",
+            connectivity=CONNECTIVITY,
+            expansion_search=EXPANSION,
+        )
         self.index.add(np.arange(len(self.items_IF)), self.items_IF.numpy())
         self.recall = self._measure()
 
