@@ -100,9 +100,8 @@ def carriers_sheet(tables: Sequence[Tables]) -> Sheet:
     for told, (group, label) in CARRIERS.items():
         rows.append([told])
         for each in tables:
-            arms = {(row.cell.group, row.cell.label): row for row in each.rows("ablation")}
-            ours = arms[group, label]
-            rival = arms.get((group, named(label, RIVAL))) or arms["edge dropout", named("0.4", RIVAL)]
+            ours = each.arms[group, label]
+            rival = each.arms.get((group, named(label, RIVAL))) or each.arms["edge dropout", named("0.4", RIVAL)]
             lead = moved(ours.spread(), rival.spread())
             rows[-1].append(f"({lead})" if arm_verdict(ours, rival) in (UNCLEAR, FEW) else lead)
     return Sheet("", "", ["lead over LightGCN", *(title(each.dataset) for each in tables)], rows)

@@ -132,13 +132,17 @@ class Tables:
         """The trained gate of the ablation, which every other arm is held against."""
         return next(iter(self.rows("ablation")), None)
 
+    @cached_property
+    def arms(self) -> dict[tuple[str, str], Row]:
+        """The ablation by what is changed and the arm's label."""
+        return {(row.cell.group, row.cell.label): row for row in self.rows("ablation")}
+
     def pairs(self) -> list[tuple[Row, Row]]:
         """HMLET(End) and LightGCN wherever the ablation has both with the same thing changed."""
-        arms = {(row.cell.group, row.cell.label): row for row in self.rows("ablation")}
         return [
-            (ours, arms[rival])
-            for (group, label), ours in arms.items()
-            if (rival := (group, named(label, RIVAL))) in arms
+            (ours, self.arms[rival])
+            for (group, label), ours in self.arms.items()
+            if (rival := (group, named(label, RIVAL))) in self.arms
         ]
 
     @cached_property
