@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from harness import hardware, parsed, publish
 
-from hmlet.analysis.centrality import path_sums
 from hmlet.data.catalog import load
 from hmlet.graph import Graph, training_graph
+from hmlet.graph.centrality import path_sums
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Seconds an epoch of HMLET(End), sampling included, beside the floor, beside plain PyTorch, with the error to float64.
 
 A whole epoch goes through the GradientSteps that `hmlet train` uses; the median of several after those to warm up. The
-floor is hmlet.floor's: bytes and operations over the rates that this device shows in this run. Plain PyTorch
+floor is hmlet.training.floor's: bytes and operations over the rates that this device shows in this run. Plain PyTorch
 (plain.py) takes some steps of the same model, and its epoch is inferred from their median.
 
     python benchmarks/bench_epoch.py --dataset gowalla --dim 512 --device cuda --json
@@ -25,15 +25,15 @@ from plain import PlainSteps
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
-from hmlet.distributed import ALONE
-from hmlet.evaluation import evaluate
 from hmlet.graph import Graph, training_graph
-from hmlet.kernels import Operator, draw_key
+from hmlet.graph.kernels import Operator, draw_key
+from hmlet.losses.bpr import bpr, margins, penalty, row_norms
 from hmlet.models import Model, build
-from hmlet.models.losses import bpr, margins, penalty, row_norms
 from hmlet.models.schedule import training_pass
-from hmlet.profiling import MEASURED, WatchedSteps
-from hmlet.steps import GradientSteps, make_operator
+from hmlet.ranking.evaluation import evaluate
+from hmlet.system.ranks import ALONE
+from hmlet.training.profiling import MEASURED, WatchedSteps
+from hmlet.training.steps import GradientSteps, make_operator
 
 EXACT = ["model.gate_noise=false", "model.gate_dropout=0.0"]  # what float64 would draw otherwise
 

@@ -24,9 +24,9 @@ from harness import hardware, parsed, publish
 from hmlet.api import Run
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
-from hmlet.evaluation import evaluate
 from hmlet.graph import training_graph
-from hmlet.kernels import Operator
+from hmlet.graph.kernels import Operator
+from hmlet.ranking.evaluation import evaluate
 
 METRICS = ("ndcg", "recall", "precision")
 LAYERS = 3

@@ -1,6 +1,6 @@
 """Export at scale: the top-20 of 30 k users over 41 k items, D = 512, random factors, to a Parquet file.
 
-Seen items (30 a user) are left out, as in a real export. The time is that of `hmlet.export.export` alone: ranking and
+Seen items (30 a user) are left out, as in a real export. The time is that of `recommend.export` alone: ranking and
 writing; making the factors is not part of it.
 
     python benchmarks/bench_export.py                  about a minute on two cores
@@ -25,7 +25,7 @@ import pyarrow as pa
 import torch
 
 from hmlet.data import Dataset, Interactions, Vocabulary
-from hmlet.export import export
+from hmlet.recommend.export import export
 
 TARGET_SECONDS = 60
 SEEN = 30

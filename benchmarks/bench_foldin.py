@@ -23,9 +23,9 @@ import torch
 from hmlet.config import Recipe, resolve
 from hmlet.data import PARTS, Dataset, Interactions
 from hmlet.data.catalog import load
-from hmlet.evaluation import evaluate
-from hmlet.foldin import PROPAGATED, FoldIn
-from hmlet.training import fit
+from hmlet.ranking.evaluation import evaluate
+from hmlet.recommend.foldin import PROPAGATED, FoldIn
+from hmlet.training.loop import fit
 
 HIDDEN_SHARE = 0.1
 TARGETS = {"share_of_trained": 0.9, "one_user_ms": 5.0}

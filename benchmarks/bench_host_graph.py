@@ -23,13 +23,13 @@ from synthetic import power_law
 
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
-from hmlet.distributed import ALONE
 from hmlet.graph import Graph, training_graph
-from hmlet.kernels import Operator, draw_key, stream
-from hmlet.kernels.operator import Memory
+from hmlet.graph.kernels import Operator, draw_key, stream
+from hmlet.graph.kernels.operator import Memory
 from hmlet.models import build
-from hmlet.planning import Sizes, memory_plan
-from hmlet.steps import GradientSteps
+from hmlet.system.ranks import ALONE
+from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.steps import GradientSteps
 
 SIZES = {
     "small": (2_000, 1_000, 20_000),

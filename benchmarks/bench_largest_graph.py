@@ -19,12 +19,12 @@ from harness import hardware, parsed, publish
 from synthetic import Synthetic, power_law_edges
 
 from hmlet.config import resolve
-from hmlet.distributed import ALONE
 from hmlet.graph import Graph
-from hmlet.kernels import Operator
+from hmlet.graph.kernels import Operator
 from hmlet.models import build
-from hmlet.planning import Sizes, memory_plan
-from hmlet.steps import WARM_UP, GradientSteps
+from hmlet.system.ranks import ALONE
+from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.steps import WARM_UP, GradientSteps
 
 
 def main() -> None:

@@ -26,11 +26,11 @@ from torch import Tensor
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
-from hmlet.distributed import ALONE
 from hmlet.graph import training_graph
-from hmlet.kernels import Operator, edge_hash
+from hmlet.graph.kernels import Operator, edge_hash
 from hmlet.models import build
-from hmlet.steps import GradientSteps
+from hmlet.system.ranks import ALONE
+from hmlet.training.steps import GradientSteps
 
 CPU = torch.device("cpu")
 TURN = 4  # steps that a side takes before the next one does

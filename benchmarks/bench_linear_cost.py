@@ -28,11 +28,11 @@ from harness import hardware, median_seconds, parsed, publish
 from synthetic import Synthetic, power_law_edges
 
 from hmlet.config import resolve
-from hmlet.distributed import ALONE
 from hmlet.graph import Graph
-from hmlet.kernels import Operator
+from hmlet.graph.kernels import Operator
 from hmlet.models import build
-from hmlet.steps import GradientSteps
+from hmlet.system.ranks import ALONE
+from hmlet.training.steps import GradientSteps
 
 MODELS = ("lightgcn", "hmlet-end")
 ONCE = 20_000_000  # edges from which on the graph is built once: that takes seconds

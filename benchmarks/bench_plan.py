@@ -27,11 +27,11 @@ from hmlet.config import resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
-from hmlet.kernels import Operator
-from hmlet.planning import Sizes, memory_plan
-from hmlet.profiling import Unwatched
-from hmlet.runs import RunDirectory
-from hmlet.training import Trainer
+from hmlet.graph.kernels import Operator
+from hmlet.runs.directory import RunDirectory
+from hmlet.training.loop import Trainer
+from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.profiling import Unwatched
 
 SIZES = {"small": (20_000, 10_000, 400_000), "large": (1_000_000, 200_000, 20_000_000)}  # users, items, interactions
 DROPOUT, PLAIN = "train.edge_dropout=0.4", "train.edge_dropout=0.0"

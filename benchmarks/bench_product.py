@@ -13,7 +13,7 @@ from harness import hardware, median_seconds, parsed, publish, relative_error
 
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
-from hmlet.kernels import Operator, draw_key, reference
+from hmlet.graph.kernels import Operator, draw_key, reference
 
 
 def main() -> None:

@@ -27,10 +27,10 @@ from harness import hardware, parsed, publish
 
 from hmlet.config import HmletConfig, Recipe, resolve
 from hmlet.data.catalog import load
-from hmlet.distributed import Ranks, joined
-from hmlet.profiling import Unwatched
-from hmlet.runs import RunDirectory
-from hmlet.training import Trainer
+from hmlet.runs.directory import RunDirectory
+from hmlet.system.ranks import Ranks, joined
+from hmlet.training.loop import Trainer
+from hmlet.training.profiling import Unwatched
 
 FLOAT = 4
 WARM_UP = 2

@@ -1,6 +1,6 @@
 """The model on paper: memory, time and traffic of a step on graphs that no machine of ours holds.
 
-Memory comes from hmlet.planning, which runs the step on tensors without memory. Time is the sum of what each part takes
+Memory comes from the planner, which runs the step on tensors without memory. Time is the sum of what each part takes
 alone: bytes over bandwidth, operations over peak, traffic over the link. How far real steps stay behind such a sum is
 taken from recorded steps on one H200 (bench_largest_graph.py), and device times are divided by that share.
 docs/scaling.md has this script's output, and a test compares them.
@@ -19,8 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from hmlet.config import HmletConfig, Recipe, resolve
-from hmlet.distributed import Ranks
-from hmlet.planning import MemoryPlan, Sizes, memory_plan, readable
+from hmlet.system.ranks import Ranks
+from hmlet.training.planning import MemoryPlan, Sizes, memory_plan, readable
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT, BEGIN, END = ROOT / "docs" / "scaling.md", "<!-- model_scaling -->", "<!-- end of model_scaling -->"

@@ -18,7 +18,7 @@ from harness import hardware, parsed, publish
 from hmlet.api import Run
 from hmlet.config import resolve
 from hmlet.data.catalog import load
-from hmlet.training import fit
+from hmlet.training.loop import fit
 
 METRICS = ("ndcg", "recall", "precision")
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hmlet.config import HmletConfig, Recipe
-from hmlet.kernels import Operator
-from hmlet.sampling import TripletSampler
+from hmlet.graph.kernels import Operator
+from hmlet.losses.sampling import TripletSampler
 
 
 class _Symmetric(torch.autograd.Function):

@@ -23,7 +23,7 @@ from hmlet.reproduction.tables import FEW, NOT_RUN, UNCLEAR, Tables, arm_verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-RECIPES = ROOT / "src" / "hmlet" / "recipes"
+RECIPES = ROOT / "src" / "hmlet" / "config" / "recipes"
 DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
 # What a data set's recipes have of their own, for all models alike: validation still rises at the end of the preset's
 # schedule; the embedded set has two cores, the demo's patience, and one λ, so that every model has the same loss.

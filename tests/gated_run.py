@@ -10,7 +10,7 @@ import torch
 
 from hmlet.config import resolve
 from hmlet.data import Dataset, Interactions, Vocabulary
-from hmlet.runs import RunDirectory
+from hmlet.runs.directory import RunDirectory
 
 
 def small_data(n_users: int = 60, n_items: int = 40, seed: int = 0) -> Dataset:

@@ -14,10 +14,10 @@ from gated_run import gates_table, small_data
 from hmlet.analysis.study import analyse
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.evaluation import Evaluation
+from hmlet.ranking.evaluation import Evaluation
 from hmlet.reproduction.plan import Choice, folder, identity
 from hmlet.reproduction.records import CLASSES, NOISY, SCORES, WALL, write_paired
-from hmlet.runs import RunDirectory
+from hmlet.runs.directory import RunDirectory
 
 METRICS = ("ndcg", "recall", "precision")
 

@@ -25,7 +25,7 @@ Bench = Callable[..., dict[str, Any]]
 def quick_rates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, size in {"COPY_BYTES": 1 << 16, "MATRIX": 16, "CACHED_BYTES": 1 << 12, "GATHERS": 1 << 8}.items():
-            patch.setattr(f"hmlet.floor.{name}", {"cpu": size})
+            patch.setattr(f"hmlet.training.floor.{name}", {"cpu": size})
         patch.syspath_prepend(BENCHMARKS)
         yield
 

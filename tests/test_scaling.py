@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from hmlet.config import resolve
-from hmlet.planning import Sizes, memory_plan
+from hmlet.training.planning import Sizes, memory_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,6 +15,6 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
-from hmlet.kernels import cuda, cuda_gate, cuda_mlp  # noqa: E402
+from hmlet.graph.kernels import cuda, cuda_gate, cuda_mlp  # noqa: E402
 
 __all__ = ["DEVICE", "cuda", "cuda_gate", "cuda_mlp"]

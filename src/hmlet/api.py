@@ -14,20 +14,21 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from hmlet import export, training
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset, Vocabulary
 from hmlet.data.catalog import CATALOG, known_name, load
 from hmlet.data.interactions import Id
-from hmlet.distributed import ALONE, Ranks
 from hmlet.errors import DataError, RunError
-from hmlet.evaluation import KNOWN, Evaluation, evaluate, rank_blocks, seen_items
-from hmlet.explanation import explanation
-from hmlet.foldin import FoldIn
-from hmlet.metrics import METRICS
-from hmlet.progress import Advance, silent
-from hmlet.ranking import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
-from hmlet.runs import RunDirectory
+from hmlet.ranking.evaluation import KNOWN, Evaluation, evaluate, rank_blocks, seen_items
+from hmlet.ranking.metrics import METRICS
+from hmlet.ranking.top_k import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
+from hmlet.recommend import export
+from hmlet.recommend.explanation import explanation
+from hmlet.recommend.foldin import FoldIn
+from hmlet.runs.directory import RunDirectory
+from hmlet.system.progress import Advance, silent
+from hmlet.system.ranks import ALONE, Ranks
+from hmlet.training import loop as training
 
 log = logging.getLogger(__name__)
 

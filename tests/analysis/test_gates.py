@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hmlet.analysis import gates
 from hmlet.analysis.similarity import class_cosine, edge_cosine, neighbour_cosine
 from hmlet.analysis.stability import stability
-from hmlet.choices import CLASSES, Choices
 from hmlet.data import Csr
 from hmlet.graph import Graph
+from hmlet.runs.choices import CLASSES, Choices
 
 RNG = np.random.default_rng(0)
 

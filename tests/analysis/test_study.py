@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from gated_run import make_run, small_data
 
-from hmlet import runs
 from hmlet.analysis import cached, study
 from hmlet.cli import main
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
 from hmlet.graph import training_graph
-from hmlet.runs import RunDirectory
+from hmlet.runs import directory as runs
+from hmlet.runs.directory import RunDirectory
 
 DATA = small_data()
 DEGREE = training_graph(DATA).degree

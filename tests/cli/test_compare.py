@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from test_tuning import planted
+from searched import planted
 
 from hmlet.api import Run, fit
 from hmlet.cli import main
 from hmlet.config import resolve
-from hmlet.stats import compare_runs
+from hmlet.ranking.statistics import compare_runs
 
 QUICK = ["train.epochs=3", "train.validate_every=1", "train.batch_size=32", "model.embedding_size=8"]
 

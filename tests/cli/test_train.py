@@ -11,10 +11,11 @@ from typing import Any, get_args
 import pytest
 from planted import checkerboard, dataset
 
-from hmlet import api, training
+from hmlet import api
 from hmlet.cli import main
 from hmlet.config import Preset, Recipe, resolve
 from hmlet.data.catalog import load
+from hmlet.training import loop as training
 
 
 class Asked(Exception):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from hmlet.kernels import gumbel_softmax, mix
+from hmlet.graph.kernels import gumbel_softmax, mix
 from hmlet.models import Pass
 from hmlet.models.gating import LINEAR, NONLINEAR, Gate
 

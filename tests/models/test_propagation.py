@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from hmlet.config import MODELS, HmletConfig, ModelConfig
 from hmlet.graph import Graph
-from hmlet.kernels import Operator
+from hmlet.graph.kernels import Operator
+from hmlet.losses.bpr import bpr, margins
 from hmlet.models import Model, Pass, build
-from hmlet.models.losses import bpr, margins
 
 N_USERS, N_ITEMS = 7, 9
 # The last user and item stay alone: a node without edges is part of every check.

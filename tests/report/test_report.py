@@ -19,7 +19,7 @@ from hmlet.report import write_report
 from hmlet.report.figures import COLOURS, draw_all
 from hmlet.report.material import paper, read_material
 from hmlet.report.page import duration, number
-from hmlet.runs import RunDirectory
+from hmlet.runs.directory import RunDirectory
 
 DATA = small_data()
 SCORES = {

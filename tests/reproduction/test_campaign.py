@@ -19,15 +19,15 @@ from planted_records import plant
 from hmlet.cli import main
 from hmlet.data import Dataset
 from hmlet.errors import DataError, MissingExtra
-from hmlet.evaluation import evaluate
 from hmlet.graph import training_graph
+from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction import campaign, reproduce
 from hmlet.reproduction.campaign import Outcome, Progress, run_campaign
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import FILES, Records, pack, unpack
-from hmlet.runs import hardware
-from hmlet.training import Interrupted, fit
+from hmlet.runs.directory import hardware
+from hmlet.training.loop import Interrupted, fit
 
 BOARD = checkerboard()
 TINY = ("train.epochs=4", "train.batch_size=256", "model.embedding_size=4", "train.validate_every=1")

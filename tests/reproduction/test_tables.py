@@ -31,7 +31,7 @@ from hmlet.reproduction.sheets import (
     sheets,
 )
 from hmlet.reproduction.tables import Tables, _decile_answer, arm_verdict
-from hmlet.runs import RunDirectory
+from hmlet.runs.directory import RunDirectory
 
 DATA = named_data("gowalla")
 CHOICE = Choice("gowalla", tuple(TABLES), overrides=("train.epochs=200",))  # the ablation's, so both share runs

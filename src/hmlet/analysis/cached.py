@@ -12,13 +12,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from hmlet.analysis.centrality import Centralities, centralities
 from hmlet.data import Dataset
 from hmlet.data.catalog import cache_directory
 from hmlet.errors import HmletError
-from hmlet.files import replacing
 from hmlet.graph import Graph
-from hmlet.progress import Advance, silent
+from hmlet.graph.centrality import Centralities, centralities
+from hmlet.system.files import replacing
+from hmlet.system.progress import Advance, silent
 
 FORMAT_VERSION = 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hmlet.choices import CLASSES, Choices, Codes
+from hmlet.runs.choices import CLASSES, Choices, Codes
 
 BOX = ("lower_whisker", "lower_quartile", "median", "upper_quartile", "upper_whisker")
 PROBABILITY_BINS = 20

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hmlet.choices import CLASSES, Codes
 from hmlet.graph import Graph
+from hmlet.runs.choices import CLASSES, Codes
 
 Floats = npt.NDArray[np.float64]
 BLOCK = 1 << 16  # edges at a time: their factors, not the whole table's, have to fit memory twice

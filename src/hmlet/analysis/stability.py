@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hmlet.choices import CLASSES, Codes
+from hmlet.runs.choices import CLASSES, Codes
 
 
 def stability(runs: list[Codes]) -> dict[str, Any]:

@@ -10,16 +10,16 @@ import torch
 
 from hmlet.analysis import gates
 from hmlet.analysis.cached import cached_centralities
-from hmlet.analysis.centrality import DAMPING, Centralities
 from hmlet.analysis.similarity import class_cosine, edge_cosine, neighbour_cosine
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import explain
-from hmlet.choices import Choices
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
 from hmlet.graph import Graph, training_graph
-from hmlet.progress import Advance, silent
-from hmlet.runs import RunDirectory
+from hmlet.graph.centrality import DAMPING, Centralities
+from hmlet.runs.choices import Choices
+from hmlet.runs.directory import RunDirectory
+from hmlet.system.progress import Advance, silent
 
 FILE = "analysis.json"
 FORMAT_VERSION = 1

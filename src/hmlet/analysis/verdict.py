@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from hmlet.analysis.gates import Values
-from hmlet.choices import CLASSES, Codes
+from hmlet.runs.choices import CLASSES, Codes
 
 HOLDS, FAILS, WEAK = "holds", "does not hold", "too weak to say"
 SMALL_CLASS, LEVEL, SMALL_EFFECT = 30, 0.001, 0.1

@@ -30,7 +30,7 @@ def analyze(
     from hmlet.analysis.study import analysed, keep
     from hmlet.api import Run
     from hmlet.errors import RunError
-    from hmlet.training import choose_device
+    from hmlet.training.loop import choose_device
 
     opened, where = [Run.open(path) for path in runs], choose_device(device)
     with progress("centralities") as advance:
@@ -56,7 +56,7 @@ def analyze(
 
 def _tell(result: dict[str, Any]) -> None:
     """Three tables: choices per layer, classes, verdicts."""
-    from hmlet.choices import CLASSES
+    from hmlet.runs.choices import CLASSES
 
     sides = [("all", result), ("users", result["users"]), ("items", result["items"])]
     layers = [str(layer) for layer in result["gated_layers"]]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hmlet.progress import Advance
+from hmlet.system.progress import Advance
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -31,7 +31,7 @@ def doctor(as_json: Json = False) -> None:
     """
     import torch
 
-    from hmlet.planning import free_memory, readable
+    from hmlet.training.planning import free_memory, readable
 
     libraries = {name: _version(name) for name in (*_CORE, *(name for names in _EXTRAS.values() for name in names))}
     places = [torch.device("cpu"), *(torch.device("cuda", at) for at in range(torch.cuda.device_count()))]

@@ -12,7 +12,7 @@ from hmlet.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from hmlet.config import Recipe
-    from hmlet.planning import MemoryPlan, Sizes
+    from hmlet.training.planning import MemoryPlan, Sizes
 
 _UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 Count = Annotated[
@@ -44,8 +44,8 @@ def plan(
     """
     from hmlet.config import resolve
     from hmlet.data.catalog import known_name
-    from hmlet.distributed import Ranks
-    from hmlet.planning import changes, fits, memory_plan, readable
+    from hmlet.system.ranks import Ranks
+    from hmlet.training.planning import changes, fits, memory_plan, readable
 
     known = None if data is None else known_name(data)
     recipe, ranks = resolve(model, preset, None, overrides or [], dataset=known), Ranks(0, devices)
@@ -86,7 +86,7 @@ def _title(recipe: Recipe, sizes: Sizes, kind: str, devices: int) -> str:
 
 
 def _rows(found: MemoryPlan) -> list[list[str]]:
-    from hmlet.planning import readable
+    from hmlet.training.planning import readable
 
     keeps = "kept by the captured step" if found.captured else "only while a step runs"
     reasons = {
@@ -101,7 +101,7 @@ def _rows(found: MemoryPlan) -> list[list[str]]:
 
 
 def _sizes(data: str | None, users: float | None, items: float | None, edges: float | None) -> Sizes:
-    from hmlet.planning import Sizes
+    from hmlet.training.planning import Sizes
 
     given = (users, items, edges)
     if data is not None and given == (None, None, None):
@@ -135,8 +135,8 @@ def _refusal(sizes: Sizes) -> str | None:
 
 def _place(device: str, memory: str | None) -> tuple[str, int]:
     """The kind of device, and the bytes that one of them has. With --memory, CUDA need not be here."""
-    from hmlet.planning import free_memory
-    from hmlet.training import choose_device
+    from hmlet.training.loop import choose_device
+    from hmlet.training.planning import free_memory
 
     if memory is None:
         place = choose_device(device)

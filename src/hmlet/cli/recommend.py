@@ -12,7 +12,7 @@ from hmlet.cli.console import Json, app, given, print_json, print_line, print_ta
 from hmlet.cli.evaluate import RunPath, TopK
 from hmlet.errors import ConfigError
 
-KNOWN = "all"  # hmlet.evaluation's, which imports torch, and --help must not
+KNOWN = "all"  # hmlet.ranking.evaluation's, which imports torch, and --help must not
 Mask = Annotated[str, typer.Option(help="Which of a user's own items are left out: all, train+valid or train.")]
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
 Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
@@ -132,7 +132,7 @@ def export(
     On several processes: torchrun --nproc-per-node 4 -m hmlet export runs/end --out topn.parquet
     """
     from hmlet.api import Run
-    from hmlet.distributed import joined
+    from hmlet.system.ranks import joined
 
     lists = {"allow": _ids(allow), "deny": _ids(deny)}
     with joined() as ranks, progress("exporting") as advance:

@@ -63,7 +63,7 @@ def train(
     if model is not None:
         recipe = resolve(model, preset, config, chosen, seed, known_name(data))
     elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
-        from hmlet.runs import RunDirectory
+        from hmlet.runs.directory import RunDirectory
 
         recipe = RunDirectory.open(out).recipe()
     else:
@@ -78,10 +78,10 @@ def train(
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
 
-    from hmlet.distributed import joined
-    from hmlet.planning import Sizes, memory_plan, readable
-    from hmlet.profiling import UNWATCHED, Profile
-    from hmlet.training import choose_device, fit
+    from hmlet.system.ranks import joined
+    from hmlet.training.loop import choose_device, fit
+    from hmlet.training.planning import Sizes, memory_plan, readable
+    from hmlet.training.profiling import UNWATCHED, Profile
 
     profile = Profile() if profiled else None
     with progress(f"loading {data}") as advance, (profile or UNWATCHED).phase("load"):

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
-from hmlet.files import unwritable
+from hmlet.system.files import unwritable
 
 PARTS = ("train", "valid", "test")
 FORMAT_VERSION = 1

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 from hmlet.errors import DataError
-from hmlet.progress import Advance, silent
+from hmlet.system.progress import Advance, silent
 from hmlet.version import VERSION
 
 TIMEOUT = 30.0  # seconds without a byte before a connection counts as broken

@@ -18,7 +18,7 @@ from hmlet.data.dataset import PARTS, Dataset
 from hmlet.data.interactions import Interactions, Vocabulary
 from hmlet.data.splits import DEFAULT_SPLIT, SplitRule, assign, k_core
 from hmlet.errors import ConfigError, DataError, MissingExtra
-from hmlet.progress import Advance, silent
+from hmlet.system.progress import Advance, silent
 
 
 def prepare(
@@ -103,7 +103,7 @@ def split_interactions(
 def _readers() -> ModuleType:
     """The module `sources`, imported when a file is read: a prepared directory needs no Polars."""
     try:
-        from hmlet.data import sources
+        from hmlet.data.readers import sources
     except ImportError as error:
         raise MissingExtra("reading interaction files", "polars", "data") from error
     return sources

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.config import ModelConfig
-from hmlet.distributed import ALONE, Ranks
-from hmlet.kernels import can_fuse, joined_margins, mean_margins
-from hmlet.models.losses import margins, row_norms
+from hmlet.graph.kernels import can_fuse, joined_margins, mean_margins
+from hmlet.losses.bpr import margins, row_norms
+from hmlet.system.ranks import ALONE, Ranks
 
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""

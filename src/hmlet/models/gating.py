@@ -1,7 +1,7 @@
 """The gate: for each node, which of two embeddings goes on to the next layer (the paper's Algorithm 1).
 
 Legend: N nodes, D embedding size, H hidden size; of several ranks each has D / G columns of an N × D matrix, or all
-columns of its own M nodes (hmlet.distributed).
+columns of its own M nodes (hmlet.system.ranks).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from hmlet.distributed import Ranks
-from hmlet.kernels import dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
+from hmlet.graph.kernels import dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
 from hmlet.models.base import Pass, glorot
+from hmlet.system.ranks import Ranks
 
 LINEAR, NONLINEAR = 0, 1  # the columns of a gate's logits
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.config import HmletConfig
-from hmlet.kernels import Activation, fork
+from hmlet.graph.kernels import Activation, fork
 from hmlet.models.base import Layers, Model, Pass, Product
 from hmlet.models.gating import Gate, RandomGate
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hmlet.config import LightGCNConfig
-from hmlet.kernels import fork
+from hmlet.graph.kernels import fork
 from hmlet.models.base import Layers, Model, Pass, Product
 
 

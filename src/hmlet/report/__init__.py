@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hmlet.errors import MissingExtra
-from hmlet.files import put
 from hmlet.report.material import read_material
-from hmlet.runs import RunDirectory
+from hmlet.runs.directory import RunDirectory
+from hmlet.system.files import put
 
 __all__ = ["write_report"]
 

@@ -19,8 +19,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from hmlet.choices import CLASSES
 from hmlet.report.material import VARIANTS, Material, paper
+from hmlet.runs.choices import CLASSES
 
 # The page's variable of each colour. No two are equal, so that each can be found again in the finished SVG.
 COLOURS = {

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hmlet.analysis.verdict import judged
-from hmlet.runs import RunDirectory
-from hmlet.stats import label_runs
+from hmlet.ranking.statistics import label_runs
+from hmlet.runs.directory import RunDirectory
 
 VARIANTS = ("all", "front", "middle", "end")
 

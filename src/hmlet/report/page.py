@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hmlet.ranking.statistics import TABLE, TITLES
 from hmlet.report.figures import LOOKS, Drawn
 from hmlet.report.material import Material, RunMaterial, paper
-from hmlet.stats import TABLE, TITLES
 
 METRICS = {name: TITLES[name] for name in TABLE}
 NAMES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}

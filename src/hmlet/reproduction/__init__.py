@@ -10,7 +10,6 @@ from typing import Any
 
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra
-from hmlet.files import put
 from hmlet.reproduction.campaign import Outcome, Progress, plan_runs, run_campaign
 from hmlet.reproduction.markdown import sheet_markdown
 from hmlet.reproduction.plan import Choice, title
@@ -18,7 +17,8 @@ from hmlet.reproduction.records import Records, pack
 from hmlet.reproduction.search import Trial, search
 from hmlet.reproduction.sheets import cost_sheet, sheets
 from hmlet.reproduction.tables import Tables
-from hmlet.training import Interrupted
+from hmlet.system.files import put
+from hmlet.training.loop import Interrupted
 
 __all__ = ["Choice", "Progress", "Reproduction", "Trial", "reproduce", "search_recipes"]
 

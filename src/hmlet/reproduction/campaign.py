@@ -20,7 +20,7 @@ import torch
 from hmlet.analysis.study import analyse, read_choices
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra, TrainingError
-from hmlet.evaluation import evaluate
+from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice, Planned, folder
 from hmlet.reproduction.records import (
@@ -35,8 +35,8 @@ from hmlet.reproduction.records import (
     pack,
     write_paired,
 )
-from hmlet.runs import RECORD, RunDirectory, hardware
-from hmlet.training import choose_device, fit
+from hmlet.runs.directory import RECORD, RunDirectory, hardware
+from hmlet.training.loop import choose_device, fit
 
 EXACT_ON_CPU = 20_000  # nodes up to which exact betweenness takes seconds there
 SAMPLED = "sampled:1000"

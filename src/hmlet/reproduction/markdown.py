@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hmlet.errors import ConfigError
+from hmlet.ranking.statistics import markdown_table
 from hmlet.reproduction.records import SCORES
 from hmlet.reproduction.sheets import Links, Sheet, Value
-from hmlet.stats import markdown_table
 
 _BLOCK = re.compile(r"(<!-- made from records: ([\w -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from hmlet.config import HmletConfig
 from hmlet.data import Dataset
-from hmlet.evaluation import evaluate
 from hmlet.graph import training_graph
 from hmlet.models import build
 from hmlet.models.schedule import ranking_pass
+from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction.records import TESTED, K
-from hmlet.runs import RunDirectory
-from hmlet.steps import make_operator
+from hmlet.runs.directory import RunDirectory
+from hmlet.training.steps import make_operator
 
 DRAWS = 5
 

@@ -22,15 +22,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmlet.analysis.verdict import judged
-from hmlet.choices import Codes
 from hmlet.config import Recipe
 from hmlet.data.dataset import read_parquet
 from hmlet.errors import DataError, RunError
-from hmlet.evaluation import Evaluation
-from hmlet.files import replacing
+from hmlet.ranking.evaluation import Evaluation
 from hmlet.report.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
-from hmlet.runs import RECORD, RunDirectory
+from hmlet.runs.choices import Codes
+from hmlet.runs.directory import RECORD, RunDirectory
+from hmlet.system.files import replacing
 
 SCORES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
 WALL, PAIRED, ANALYSIS, CLASSES, NOISY = "wall.json", "paired.parquet", "analysis.json", "classes.parquet", "noisy.json"

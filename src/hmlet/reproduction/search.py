@@ -20,11 +20,11 @@ import numpy as np
 from hmlet.config import MODELS, Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, MissingExtra
-from hmlet.files import put
 from hmlet.reproduction.plan import OURS, Cell, Choice, folder
 from hmlet.reproduction.records import SEARCHES
-from hmlet.runs import hardware
-from hmlet.training import SELECTION, Interrupted, choose_device, fit
+from hmlet.runs.directory import hardware
+from hmlet.system.files import put
+from hmlet.training.loop import SELECTION, Interrupted, choose_device, fit
 from hmlet.tuning.space import Range, Space, as_json, load_space
 
 FORMAT_VERSION = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hmlet.ranking.statistics import TITLES, Spread, spread
 from hmlet.reproduction.plan import OURS
 from hmlet.reproduction.records import TESTED, Record
 from hmlet.reproduction.tables import (
@@ -21,7 +22,6 @@ from hmlet.reproduction.tables import (
     chance,
     p_text,
 )
-from hmlet.stats import TITLES, Spread, spread
 
 MISSING = "–"
 RECORDS = "records"  # the column that leads to the runs

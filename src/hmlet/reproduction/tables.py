@@ -14,11 +14,11 @@ from typing import Any
 
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
-from hmlet.choices import CLASSES
+from hmlet.ranking.statistics import SIGNIFICANT, Paired, Spread, one_against_others, spread, welch_test
 from hmlet.report.material import paper
 from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Cell, Choice, named
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
-from hmlet.stats import SIGNIFICANT, Paired, Spread, one_against_others, spread, welch_test
+from hmlet.runs.choices import CLASSES
 
 REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
 AS_IS = "as it is"  # an arm that is HMLET(End) itself

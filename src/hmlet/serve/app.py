@@ -216,7 +216,7 @@ def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
 def _add_page(app: FastAPI) -> None:
     """The explorer: a few files, read once, so that a request can name no other."""
     for path, (name, kind) in PAGE.items():
-        content = (files("hmlet") / "web" / name).read_bytes()
+        content = (files("hmlet.serve") / "page" / name).read_bytes()
         app.add_api_route(path, _constant(content, kind), include_in_schema=False)
 
 

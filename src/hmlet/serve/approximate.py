@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hmlet.data import Csr
 from hmlet.errors import MissingExtra
-from hmlet.ranking import NO_ITEM, top_k
+from hmlet.ranking.top_k import NO_ITEM, top_k
 
 MEASURED_USERS = 200
 MEASURED_K = 20

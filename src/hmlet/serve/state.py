@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from torch import Tensor
 
 from hmlet.analysis.gates import class_size, gate_share
-from hmlet.choices import CLASSES, GATES, Choices
 from hmlet.data import Csr, Dataset, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError
-from hmlet.evaluation import KNOWN, seen_items
+from hmlet.ranking.evaluation import KNOWN, seen_items
+from hmlet.runs.choices import CLASSES, GATES, Choices
 from hmlet.serve.approximate import Approximate
 from hmlet.serve.failures import Refusal
 from hmlet.version import VERSION

@@ -19,9 +19,9 @@ import numpy as np
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
-from hmlet.files import put
-from hmlet.runs import RunDirectory
-from hmlet.training import SELECTION, Interrupted, StopTraining, fit
+from hmlet.runs.directory import RunDirectory
+from hmlet.system.files import put
+from hmlet.training.loop import SELECTION, Interrupted, StopTraining, fit
 from hmlet.tuning import backend
 from hmlet.tuning.backend import Pruning, Sampler
 from hmlet.tuning.space import Range, Space, as_json

@@ -38,7 +38,7 @@ def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
     """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset)."""
     source: Any = file
     if file is None:
-        spaces, name = resources.files("hmlet") / "recipes" / "spaces", f"{MODELS[model].family}.toml"
+        spaces, name = resources.files("hmlet.config") / "recipes" / "spaces", f"{MODELS[model].family}.toml"
         own = spaces / preset / name
         source = own if own.is_file() else spaces / name
     elif not file.is_file():

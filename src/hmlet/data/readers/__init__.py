@@ -1,0 +1,1 @@
+"""Interaction files in, rows out: one file per kind of file."""

@@ -1,0 +1,27 @@
+"""The hot loops: one interface each, a plain reference, a CPU and a CUDA implementation.
+
+operator = Operator.build(indptr, neighbours, edges, scale, device)
+y_ND = operator(x_ND)                     # Â x, differentiable; Â is symmetric, so backward is the same product
+y_ND = operator.drop(rate, key)(x_ND)     # each undirected edge kept with probability 1 - rate, by its number
+y_ND, x_ND = operator.fork(x_ND)          # for an x that others use too: gradients are added inside the product
+"""
+
+from hmlet.graph.kernels.activation import Activation, dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
+from hmlet.graph.kernels.operator import Operator, draw_key, fork
+from hmlet.graph.kernels.triplets import can_fuse, joined_margins, mean_margins
+
+__all__ = [
+    "Activation",
+    "Operator",
+    "can_fuse",
+    "dense",
+    "draw_key",
+    "dropout_relu",
+    "fork",
+    "gumbel_softmax",
+    "head",
+    "joined_margins",
+    "mean_margins",
+    "mix",
+    "norm_dropout_relu",
+]

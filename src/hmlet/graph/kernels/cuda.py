@@ -1,0 +1,241 @@
+"""The product and edge dropout on CUDA, in Triton.
+
+Storage is float32 or bfloat16, sums are float32. The fate of an edge is a hash of its number and of a key that lies in
+device memory (edge_hash.py has the same function for CPU): both directions of an edge agree without a stored mask, and
+a captured CUDA graph drops other edges at each replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hmlet.graph.kernels.dry import SEGMENT
+from hmlet.graph.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
+
+SEVERAL, THINNED = 16, 32  # segments that a program thins, and entries of each at once: most rows are short
+
+
+@triton.jit
+def mixed(value, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+    value = value ^ (value >> 16)
+    value = (value * first).to(tl.uint32)
+    value = value ^ (value >> 15)
+    value = (value * second).to(tl.uint32)
+    return value ^ (value >> 15)
+
+
+@triton.jit
+def salt(key_ptr, golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+    key = tl.load(key_ptr)
+    low = (key & 0xFFFFFFFF).to(tl.uint32)
+    high = ((key >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    return mixed((low * golden + high).to(tl.uint32), first, second)
+
+
+@triton.jit
+def keeps(number, seed, keep_from, first: tl.constexpr, second: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether what has this number is kept: edge_hash.keeps, with the salt made before."""
+    return mixed(number.to(tl.uint32) ^ seed, first, second) >= keep_from.to(tl.uint32)
+
+
+@triton.jit
+def _segments_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, addend_ptr, y_ptr, partial_ptr, start_ptr, end_ptr, target_ptr, neighbour_ptr, weight_ptr, n_nodes, columns,
+    in_flight: tl.constexpr, block_columns: tl.constexpr, has_addend: tl.constexpr,
+):  # fmt: skip
+    segment = tl.program_id(0)
+    column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
+    inside = column < columns
+    start = tl.load(start_ptr + segment)
+    end = tl.load(end_ptr + segment)
+    target = tl.load(target_ptr + segment)
+    total = tl.zeros([block_columns], dtype=tl.float32)
+    for at in range(start, end, in_flight):
+        # Independent loads of whole rows: the compiler issues all of them before the first is added.
+        for ahead in tl.static_range(in_flight):
+            live = at + ahead < end
+            neighbour = tl.load(neighbour_ptr + at + ahead, mask=live, other=0).to(tl.int64)
+            weight = tl.load(weight_ptr + at + ahead, mask=live, other=0.0)
+            width = tl.where(live, columns, 0)
+            row = tl.load(x_ptr + neighbour * columns + column, mask=column < width, other=0.0)
+            total += row.to(tl.float32) * weight
+    if target < n_nodes:
+        if has_addend:
+            total += tl.load(addend_ptr + target * columns + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + target * columns + column, total.to(y_ptr.dtype.element_ty), mask=inside)
+    else:
+        tl.store(partial_ptr + (target - n_nodes) * columns + column, total, mask=inside)
+
+
+@triton.jit
+def _join_kernel(  # type: ignore[no-untyped-def]
+    addend_ptr, y_ptr, partial_ptr, row_ptr, first_ptr, columns, block_columns: tl.constexpr, has_addend: tl.constexpr
+):  # fmt: skip
+    hub = tl.program_id(0)
+    column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
+    inside = column < columns
+    total = tl.zeros([block_columns], dtype=tl.float32)
+    for part in range(tl.load(first_ptr + hub), tl.load(first_ptr + hub + 1)):
+        total += tl.load(partial_ptr + part * columns + column, mask=inside, other=0.0)
+    row = tl.load(row_ptr + hub).to(tl.int64)
+    if has_addend:
+        total += tl.load(addend_ptr + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + row * columns + column, total.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
+
+    start: Tensor
+    end: Tensor
+    target: Tensor  # the row, or N + the number of a partial sum
+    hubs: Tensor  # rows that were cut
+    first: Tensor  # where each hub's partial sums begin, and the end
+    n_partials: int
+
+    @classmethod
+    def of(cls, indptr: Tensor) -> Segments:
+        """The pieces of a CSR, made on its device."""
+        pieces, _ = cls.cut(indptr)
+        return pieces.ordered((pieces.end - pieces.start).argsort(descending=True, stable=True))
+
+    @classmethod
+    def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
+        """The pieces of a CSR in the order of its rows, and the row of each."""
+        indptr = indptr.long()
+        n_nodes, device = len(indptr) - 1, indptr.device
+        degree = indptr.diff()
+        pieces = ((degree + SEGMENT - 1) // SEGMENT).clamp_min(1)
+        row = torch.repeat_interleave(torch.arange(n_nodes, device=device), pieces)
+        before = pieces.cumsum(0) - pieces
+        within = torch.arange(len(row), device=device) - before[row]
+        start = indptr[row] + within * SEGMENT
+        end = torch.minimum(start + SEGMENT, indptr[row + 1])
+        cut = pieces[row] > 1
+        target = torch.where(cut, n_nodes + cut.cumsum(0) - 1, row)
+        hubs = (pieces > 1).nonzero().flatten()
+        first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
+        return cls(start, end, target, hubs, first, int(cut.sum())), row
+
+    def ordered(self, order: Tensor) -> Segments:
+        return replace(self, start=self.start[order], end=self.end[order], target=self.target[order])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.start, self.end, self.target]
+
+
+class Piece(NamedTuple):
+    """Segments that one launch sums, and the entries that they are of."""
+
+    start: Tensor
+    end: Tensor
+    target: Tensor
+    neighbours: Tensor
+    weights: Tensor
+
+
+def product(
+    segments: Segments,
+    neighbours: Tensor,
+    weights: Tensor,
+    x_ND: Tensor,
+    addend_ND: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """addend + Σ over each row's entries of weight · x[neighbour]: N × D, in x's type or another. Deterministic."""
+    whole = Piece(segments.start, segments.end, segments.target, neighbours, weights)
+    return sums([whole], segments, x_ND, addend_ND, dtype)
+
+
+def sums(
+    pieces: Iterable[Piece], segments: Segments, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None
+) -> Tensor:
+    """The product, launched once a piece, each before the next is asked for; cut rows are joined at the end."""
+    x_ND = x_ND.contiguous()
+    addend_ND = None if addend_ND is None else addend_ND.contiguous()
+    n_nodes, columns = x_ND.shape
+    y_ND = torch.empty_like(x_ND, dtype=dtype)
+    partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
+    block = min(triton.next_power_of_2(columns), 512)
+    tiles = triton.cdiv(columns, block)
+    for piece in pieces:
+        _segments_kernel[(len(piece.start), tiles)](
+            x_ND, addend_ND, y_ND, partial, *piece, n_nodes, columns,
+            in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
+        )  # fmt: skip
+    if len(segments.hubs):
+        _join_kernel[(len(segments.hubs), tiles)](
+            addend_ND, y_ND, partial, segments.hubs, segments.first, columns,
+            block_columns=block, has_addend=addend_ND is not None,
+        )  # fmt: skip
+    return y_ND
+
+
+@triton.jit
+def _thin_kernel(  # type: ignore[no-untyped-def]
+    start_ptr, end_ptr, neighbour_ptr, weight_ptr, scale_ptr, edge_ptr, key_ptr,
+    out_end_ptr, out_neighbour_ptr, out_weight_ptr, n_segments, keep_from, boost, drops: tl.constexpr,
+    has_scale: tl.constexpr, several: tl.constexpr, block: tl.constexpr,
+    golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
+):  # fmt: skip
+    segment = tl.program_id(0) * several + tl.arange(0, several)
+    real = segment < n_segments
+    start = tl.load(start_ptr + segment, mask=real, other=0)
+    end = tl.load(end_ptr + segment, mask=real, other=0)
+    if drops:
+        seed = salt(key_ptr, golden, first, second)
+    place = start
+    for at in range(0, tl.max(end - start, axis=0), block):
+        entry = (start + at)[:, None] + tl.arange(0, block)[None, :]
+        live = entry < end[:, None]
+        if drops:
+            edge = tl.load(edge_ptr + entry, mask=live, other=0)
+            live = live & keeps(edge, seed, keep_from, first, second)
+        neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
+        if has_scale:
+            own = tl.load(scale_ptr + segment, mask=real, other=0.0)[:, None]
+            weight = own * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
+        else:
+            weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
+        to = place[:, None] + tl.cumsum(live.to(tl.int32), axis=1) - 1
+        tl.store(out_neighbour_ptr + to, neighbour, mask=live)
+        tl.store(out_weight_ptr + to, weight * boost, mask=live)
+        place += tl.sum(live.to(tl.int32), axis=1)
+    tl.store(out_end_ptr + segment, place, mask=real)
+
+
+def fill(
+    thinned: Piece, whole: Piece, edges: Tensor | None, rate: float, key: Tensor | None, scale: Tensor | None = None
+) -> None:
+    """Write the entries that a key keeps to the front of their segments, scaled by 1 / (1 - rate).
+
+    With the scale of each segment's row, the weights of `whole` are those of nodes: scale_n scale_m is made here.
+    """
+    _thin_kernel[(triton.cdiv(len(whole.start), SEVERAL),)](
+        whole.start, whole.end, whole.neighbours, whole.weights, scale, edges, key,
+        thinned.end, thinned.neighbours, thinned.weights, len(whole.start), threshold(rate), 1.0 / (1.0 - rate),
+        drops=edges is not None, has_scale=scale is not None, several=SEVERAL, block=THINNED,
+        golden=GOLDEN, first=FIRST, second=SECOND,
+    )  # fmt: skip
+
+
+def thin(
+    segments: Segments, neighbours: Tensor, weights: Tensor, edges: Tensor, rate: float, key: Tensor
+) -> tuple[Segments, Tensor, Tensor]:
+    """The entries that a key keeps, moved to the front of their segments and scaled by 1 / (1 - rate).
+
+    One cheap pass a step makes all 2 K products of the step shorter; multiplying by zero would not.
+    """
+    whole = Piece(segments.start, segments.end, segments.target, neighbours, weights)
+    kept_neighbours, kept_weights, end = map(torch.empty_like, (neighbours, weights, segments.end))
+    fill(whole._replace(end=end, neighbours=kept_neighbours, weights=kept_weights), whole, edges, rate, key)
+    return replace(segments, end=end), kept_neighbours, kept_weights

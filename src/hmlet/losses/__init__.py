@@ -1,0 +1,1 @@
+"""What a training makes small: one file per loss."""

@@ -1,0 +1,1 @@
+"""Factors to top-k lists, lists to metrics, metrics to verdicts."""

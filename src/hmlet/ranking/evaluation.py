@@ -1,0 +1,236 @@
+"""Full-ranking evaluation: factors and a split to a table of metrics, in blocks, on the factors' device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hmlet.data import Csr, Dataset
+from hmlet.errors import ConfigError, NothingHeldOut
+from hmlet.ranking.metrics import METRICS, per_user
+from hmlet.ranking.top_k import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, scores_room, top_k
+from hmlet.system.progress import Advance, silent
+from hmlet.system.ranks import ALONE, Ranks
+
+Result = TypeVar("Result")
+MASKS = {"train": ("train",), "train+valid": ("train", "valid"), "all": ("train", "valid", "test")}
+KNOWN = "all"  # the mask of every list for a user, who has these items already; `evaluate` follows the paper
+# Of a block's scores: what stays in a CPU's cache, and is small beside a GPU's memory; then of its candidates' factors.
+BLOCK_BYTES = {"cpu": 20 << 20, "cuda": 512 << 20}
+CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+JOINED = 2048  # users whose metrics are computed together
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Metrics of every user with a held-out item, and their means."""
+
+    split: str
+    mask: str
+    k: int
+    users: Indices  # ascending
+    per_user: dict[str, npt.NDArray[np.float64]]
+    coverage: float  # share of the catalogue that is recommended to anyone
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The means over users, and coverage."""
+        means = {name: float(values.mean()) if len(values) else 0.0 for name, values in self.per_user.items()}
+        return {**means, "coverage": self.coverage}
+
+    def as_json(self) -> dict[str, Any]:
+        return {"split": self.split, "mask": self.mask, "k": self.k, "users": len(self.users), "metrics": self.metrics}
+
+
+def mask_parts(split: str, mask: str) -> tuple[str, ...]:
+    """The parts whose items a mask hides; hiding the part that is asked for would leave nothing to find."""
+    parts = _parts(mask)
+    if split not in ("valid", "test"):
+        raise ConfigError(f"there is no split {split!r} to evaluate on", "use valid or test")
+    if split in parts:
+        raise ConfigError(f"mask {mask!r} hides the {split} items that would have to be found", "use --mask train")
+    return parts
+
+
+def seen_items(data: Dataset, mask: str) -> Csr:
+    """Each user's items that a mask leaves out of the ranking."""
+    return data.csr(*_parts(mask))
+
+
+def _parts(mask: str) -> tuple[str, ...]:
+    if mask not in MASKS:
+        raise ConfigError(f"there is no mask {mask!r}", f"use {' or '.join(MASKS)}")
+    return MASKS[mask]
+
+
+def evaluate(
+    factors: tuple[Tensor, Tensor],
+    data: Dataset,
+    split: str = "valid",
+    mask: str = "train",
+    k: int = 20,
+    ranks: Ranks = ALONE,
+    width: int | None = None,
+    advance: Advance = silent,
+) -> Evaluation:
+    """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out.
+
+    With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`). `advance` is told how many of
+    the users are done.
+    """
+    users_UF, items_IF = factors
+    held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
+    users = np.flatnonzero(held_out.counts > 0)
+    if len(users) == 0:  # a mean over nobody is not 0
+        other = "valid" if split == "test" else "test"
+        raise NothingHeldOut(
+            f"no user of {data.name} has a held-out item in the {split} part",
+            f"use --split {other}" if data.count(other) else "prepare it with a --split that holds some out",
+        )
+    relevant = Membership(held_out, data.n_items, items_IF.device)
+    collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
+    recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
+    done = 0
+    for block, items_BK in _joined(rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks, width=width)):
+        users_B = torch.from_numpy(block).to(items_IF.device)
+        found = per_user(relevant(users_B, items_BK), relevant.counts[users_B], k)
+        for name, values in found.items():
+            collected[name].append(values)
+        recommended_I[items_BK] = True  # NO_ITEM is -1: the spare last place
+        done += len(block)
+        advance(done, len(users))
+    arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in collected.items()}
+    covered = int(recommended_I[: data.n_items].sum())
+    return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
+
+
+def _joined(blocks: Iterator[tuple[Indices, Ranked]]) -> Iterator[tuple[Indices, Tensor]]:
+    """Users and their items, JOINED users or more together: the metrics' small operations cost a call each."""
+    users: list[Indices] = []
+    items: list[Tensor] = []
+    for block, ranked in blocks:
+        users.append(block)
+        items.append(ranked.items_BK)
+        if sum(map(len, users)) >= JOINED:
+            yield np.concatenate(users), torch.cat(items)
+            users, items = [], []
+    if users:
+        yield np.concatenate(users), torch.cat(items)
+
+
+def block_size(n_items: int, factor_size: int, k: int, device: str) -> int:
+    """How many users are ranked together on a kind of device."""
+    by_scores = BLOCK_BYTES[device] // max(1, 4 * n_items)
+    return max(1, min(by_scores, CANDIDATE_BYTES[device] // max(1, candidate_bytes(n_items, factor_size, k))))
+
+
+def blocks_at_once(users: int, size: int, device: str, ranks: Ranks = ALONE) -> int:
+    """How many blocks are ranked side by side: one a thread on CPU. One fills a GPU, and ranks exchange one by one."""
+    if device != "cpu" or ranks.size > 1:
+        return 1
+    return max(1, min(torch.get_num_threads(), -(-users // size)))
+
+
+def rank_blocks(
+    users_UF: Tensor,
+    items_IF: Tensor,
+    users: Indices,
+    k: int,
+    seen: Csr | None,
+    allowed_I: Tensor | None = None,
+    ranks: Ranks = ALONE,
+    prepared: Prepared | None = None,
+    width: int | None = None,
+) -> Iterator[tuple[Indices, Ranked]]:
+    """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
+
+    On CPU each thread ranks blocks of its own, in memory that goes from block to block, because fresh pages are slow.
+    Of several ranks each ranks its share of a block, and all of them get the whole block's lists. Users' factors may
+    be the rank's own columns, `width` of each layer: a block's are then exchanged, so that no rank holds all of them.
+    """
+    device = items_IF.device
+    prepared = prepared or Prepared.of(items_IF)
+    size = block_size(len(items_IF), items_IF.shape[1], k, device.type)
+    at_once = blocks_at_once(len(users), size, device.type, ranks)
+    rooms = [scores_room(min(size, len(users)), items_IF) for _ in range(at_once)]
+
+    def rank(block: Indices, own: Indices, users_BF: Tensor) -> tuple[Indices, Ranked]:
+        pairs = None if seen is None else _pairs(seen, own, device)
+        room = rooms.pop()
+        try:
+            return block, top_k(users_BF, items_IF, k, pairs, allowed_I, prepared, room)
+        finally:
+            rooms.append(room)  # after an error too: the next block would else fail for want of a room, and hide it
+
+    def calls() -> Iterator[Callable[[], tuple[Indices, Ranked]]]:
+        for start in range(0, len(users), size * ranks.size):
+            block = users[start : start + size * ranks.size]
+            own = block[ranks.own_rows(len(block))]
+            users_BF = users_UF[torch.from_numpy(own if width is None else block).to(device)]
+            yield partial(rank, block, own, users_BF if width is None else ranks.own_whole(users_BF, width))
+
+    for block, ranked in _side_by_side(calls(), at_once):
+        yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))
+
+
+def _side_by_side(calls: Iterator[Callable[[], Result]], threads: int) -> Iterator[Result]:
+    """What each call returns, in their order; at most `threads` run at once, and as many results wait to be taken.
+
+    Meanwhile each of PyTorch's operations stays on one core, here as there: most of a ranking's are too small to be
+    worth dividing.
+    """
+    if threads == 1:
+        yield from (call() for call in calls)
+        return
+    before = torch.get_num_threads()
+    running: deque[Future[Result]] = deque()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads, "ranking", torch.set_num_threads, (1,)) as pool:
+            try:
+                for call in calls:
+                    running.append(pool.submit(call))
+                    if len(running) > 2 * threads:
+                        yield running.popleft().result()
+                while running:
+                    yield running.popleft().result()
+            finally:
+                for waiting in running:  # one failed, or nobody reads on
+                    waiting.cancel()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _pairs(seen: Csr, block: Indices, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The (row in the block, item) pairs of a CSR's rows."""
+    counts = seen.indptr[block + 1] - seen.indptr[block]
+    rows = np.repeat(np.arange(len(block)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    items = seen.items[seen.indptr[block][rows] + within]
+    return torch.from_numpy(rows).to(device), torch.from_numpy(items.astype(np.int64)).to(device)
+
+
+class Membership:
+    """Which (user, item) pairs a CSR holds, answered for whole blocks by binary search on the device."""
+
+    def __init__(self, csr: Csr, n_items: int, device: torch.device) -> None:
+        owner = np.repeat(np.arange(len(csr.indptr) - 1, dtype=np.int64), csr.counts)
+        self.n_items = n_items
+        self.keys = torch.from_numpy(owner * n_items + csr.items).to(device)
+        self.counts = torch.from_numpy(csr.counts).to(device)
+
+    def __call__(self, users_B: Tensor, items_BK: Tensor) -> Tensor:
+        """Whether each item is one of its row's user: B × K, false for NO_ITEM."""
+        wanted_BK = users_B[:, None] * self.n_items + items_BK
+        place_BK = torch.searchsorted(self.keys, wanted_BK).clamp_max(len(self.keys) - 1)
+        held_BK: Tensor = (self.keys[place_BK] == wanted_BK) & (items_BK != NO_ITEM)
+        return held_BK

@@ -1,0 +1,1 @@
+"""What a finished run says: recommendations, newcomers, reasons, files."""

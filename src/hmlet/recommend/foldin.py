@@ -1,0 +1,332 @@
+"""New users and new items from a finished run, without retraining.
+
+A newcomer is a node that the graph did not have: a list of neighbours on the other side. It goes once through the
+model's own propagation, as a node of that degree, beside the stored embeddings of its neighbours,
+
+    eᴸ_{i+1}(new) = Σ_v eᴳ_i(v) / sqrt(|N_new| d_v)
+
+with the trained gates, without noise. Nobody trained an e⁰ for it: a linear rule, fitted by ridge regression on the
+existing nodes of its side, reads one off its neighbours. Neighbours keep the degrees they were trained with.
+Models that do not propagate over Â get their factor by a rule alone: WRMF by its own least-squares problem, BPR by a
+Newton step on its own loss, PinSage by the regression. Decision 0004 has the candidates and their numbers.
+
+Legend: B newcomers, N nodes, D embedding size, F factor size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
+
+from hmlet.config import HmletConfig, Recipe, WRMFConfig
+from hmlet.data import Csr, Dataset
+from hmlet.errors import ConfigError, DataError
+from hmlet.graph import Graph, propagator, training_graph
+from hmlet.models import Model, Pass, build
+from hmlet.models.schedule import ranking_pass
+from hmlet.runs.choices import Choices
+from hmlet.runs.directory import RunDirectory
+
+PROPAGATED = ("hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc")  # families that use Â; the rest are folded by a rule
+RIDGE = 1e-2  # beside the mean diagonal of the normal equations
+SCALED_ON = 500  # trained nodes that give the length of a discriminant
+Side = Literal["user", "item"]
+Indices = Sequence[int] | npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """The neighbours of each newcomer, as nodes: nodes[offsets[b]:offsets[b + 1]]."""
+
+    nodes: Tensor
+    offsets: Tensor
+
+    @property
+    def counts_B1(self) -> Tensor:
+        return self.offsets.diff()[:, None]
+
+    def sum(self, x_ND: Tensor, scale_N: Tensor) -> Tensor:
+        """Σ_v scale_v x(v) over each newcomer's neighbours: B × D."""
+        return embedding_bag(
+            self.nodes, x_ND, self.offsets, mode="sum", per_sample_weights=scale_N[self.nodes], include_last_offset=True
+        )
+
+
+Rule = Callable[[Lists, list[Tensor]], Tensor]
+"""A newcomer's e⁰, or its factor where nothing is propagated, from its neighbours and their messages: B × D."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoldIn:
+    """Factors for nodes that were not trained, and for trained ones whose neighbours have changed."""
+
+    recipe: Recipe
+    model: Model  # the trained weights, and no nodes
+    graph: Graph
+    inputs: Sequence[Tensor]  # what each product of a propagation multiplies: N × D
+    layers: Sequence[Tensor]  # what the readout joins, e⁰ first: N × D
+    factors: tuple[Tensor, Tensor]  # U × F and I × F
+    gates: Choices | None  # None where the model has none
+    how: Pass
+
+    @classmethod
+    def open(cls, directory: RunDirectory, data: Dataset) -> FoldIn:
+        """The fold-in of a finished run; `data` is what it was trained on."""
+        recipe, graph = directory.require_finished().recipe(), training_graph(data)
+        if isinstance(recipe.model, HmletConfig) and recipe.model.gate_choice == "random":
+            raise ConfigError(
+                f"{directory.path} has random gates, which say nothing of a node that was not there",
+                'train with model.gate_choice = "learned"',
+            )
+        model, layers = _model(directory, recipe), _layers(directory, recipe)
+        how = replace(
+            ranking_pass(recipe.model, directory.record["best_epoch"] - 1, torch.Generator()), noise=None, dropout=None
+        )
+        if recipe.model.family not in PROPAGATED:
+            inputs = layers[-1:]
+        elif recipe.model.family == "ngcf":
+            # The layers that NGCF reads out are normalised; what it propagates is not, and has to be made again.
+            inputs = _recorded(_twin(model, layers[0]), graph, how)
+        else:
+            inputs = layers[:-1]
+        return cls(
+            recipe, model, graph, inputs, layers, directory.factors(), Choices.read(directory, graph.n_nodes), how
+        )
+
+    @cached_property
+    def scale_N(self) -> Tensor:
+        """1 / sqrt(d_v) of every trained node."""
+        return torch.from_numpy(self.graph.scale(self.model.self_loops))
+
+    @cached_property
+    def _rules(self) -> dict[Side, Rule]:
+        return {}
+
+    def factor(self, node: int) -> Tensor:
+        """The stored factor of a node: F."""
+        return self.factors[0][node] if node < self.graph.n_users else self.factors[1][node - self.graph.n_users]
+
+    # -- who is folded in -----------------------------------------------------------------------------------------
+
+    def users(self, lists: Sequence[Indices]) -> Tensor:
+        """The factors of new users, each given by the items it has: B × F."""
+        return self._fold("user", self.lists_of("user", lists))
+
+    def items(self, lists: Sequence[Indices]) -> Tensor:
+        """The factors of new items, each given by the users who have it: B × F."""
+        return self._fold("item", self.lists_of("item", lists))
+
+    def user_with(self, user: int, extra_items: Indices) -> Tensor:
+        """The factor of a trained user who has more items by now: F."""
+        return self.edited_user(user, [np.union1d(self.own_items(user), extra_items)])[0]
+
+    def edited_user(self, user: int, lists: Sequence[Indices]) -> Tensor:
+        """The factors that a trained user would have with each of these lists instead of its own items: B × F.
+
+        What training knows of the user beyond the rule, e⁰ - rule(own items), is kept. So the user's own items give
+        back its stored factor, also where it has none, and an empty list what is left of it without any.
+        """
+        edited, own = (self.lists_of("user", each, may_be_empty=True) for each in (lists, [self.own_items(user)]))
+        known_1D = self.inputs[0][user][None]
+        return self._fold("user", edited, known_1D - self.rule("user")(own, self.messages(own)))
+
+    def own_items(self, user: int) -> npt.NDArray[np.int64]:
+        """A trained user's training items."""
+        bounds = self.graph.indptr[user : user + 2]
+        return self.graph.neighbours[bounds[0] : bounds[1]].astype(np.int64) - self.graph.n_users
+
+    # -- how ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _fold(self, side: Side, lists: Lists, beyond_BD: Tensor | float = 0.0) -> Tensor:
+        """The factors of newcomers whose e⁰ is the rule's and what is known beyond it: B × F."""
+        messages = self.messages(lists)
+        return self.propagate(lists, self.rule(side)(lists, messages) + beyond_BD, messages)
+
+    @torch.no_grad()
+    def propagate(self, lists: Lists, embedding_BD: Tensor, messages: list[Tensor] | None = None) -> Tensor:
+        """The factors of newcomers whose e⁰ is given: the model's own propagation, with stored neighbours: B × F."""
+        if self.recipe.model.family not in PROPAGATED:
+            return embedding_BD
+        twin = _twin(self.model, embedding_BD)
+        layers = twin.propagate(
+            _Arrivals(self.messages(lists) if messages is None else messages, lists, twin), self.how
+        )
+        return twin.readout(layers)
+
+    def messages(self, lists: Lists) -> list[Tensor]:
+        """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""
+        degree_B1 = lists.counts_B1 + int(self.model.self_loops)
+        own_B1 = degree_B1.clamp_min(1).float().rsqrt()  # without neighbours the sum is 0 anyway
+        return [own_B1 * lists.sum(x_ND, self.scale_N) for x_ND in self.inputs]
+
+    def lists_of(self, side: Side, lists: Sequence[Indices], may_be_empty: bool = False) -> Lists:
+        """Neighbours as nodes, each once."""
+        first, count = (self.graph.n_users, self.graph.n_items) if side == "user" else (0, self.graph.n_users)
+        other = "item" if side == "user" else "user"
+        unique = [np.unique(np.asarray(each, dtype=np.int64)) for each in lists]
+        for at, each in enumerate(unique):
+            assert not len(each) or (each[0] >= 0 and each[-1] < count), f"an {other} index is out of range"
+            if not may_be_empty and not self.graph.degree[each + first].any():
+                known = "no" if not len(each) else "no trained"
+                raise DataError(
+                    f"new {side} {at + 1} has {known} {other}s", f"give at least one {other} of the training part"
+                )
+        offsets = np.concatenate([[0], np.cumsum([len(each) for each in unique])]).astype(np.int64)
+        nodes = np.concatenate([*unique, np.empty(0, np.int64)]) + first
+        return Lists(torch.from_numpy(nodes), torch.from_numpy(offsets))
+
+    def rule(self, side: Side) -> Rule:
+        """The rule of a side, fitted when it is first needed."""
+        if side not in self._rules:
+            fit = {"wrmf": self._least_squares, "bpr": self._discriminant}.get(
+                self.recipe.model.family, self._regression
+            )
+            self._rules[side] = fit(side)
+        return self._rules[side]
+
+    @torch.no_grad()
+    def _regression(self, side: Side) -> Rule:
+        """Ridge regression from what Â brings a node to its e⁰, over the trained nodes of one side."""
+        nodes, lists = self._trained(side)
+        features_ND = torch.cat(self.messages(lists), dim=1).double()
+        weights_DD = _ridge(features_ND, self.inputs[0][nodes].double()).float()
+        return lambda lists, messages: torch.cat(messages, dim=1) @ weights_DD
+
+    def _trained(self, side: Side) -> tuple[Tensor, Lists]:
+        """The nodes of a side that have neighbours, and these."""
+        graph = self.graph
+        start, end = (0, graph.n_users) if side == "user" else (graph.n_users, graph.n_nodes)
+        nodes = start + np.flatnonzero(graph.degree[start:end])
+        bounds = graph.indptr[start : end + 1]
+        neighbours = graph.neighbours[bounds[0] : bounds[-1]].astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(graph.degree[nodes])])
+        return torch.from_numpy(nodes), Lists(torch.from_numpy(neighbours), torch.from_numpy(offsets))
+
+    @torch.no_grad()
+    def _least_squares(self, side: Side) -> Rule:
+        """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
+        config, others_ND = self.recipe.model, self._others(side)
+        assert isinstance(config, WRMFConfig)
+        gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(others_ND.shape[1]).double()
+
+        def solve(own_SD: Tensor) -> Tensor:
+            right_D = (1 + config.alpha) * own_SD.sum(dim=0)
+            x_D: Tensor = torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D)
+            return x_D
+
+        return self._one_by_one(solve)
+
+    @torch.no_grad()
+    def _discriminant(self, side: Side) -> Rule:
+        """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:
+
+        (Z_SᵀZ_S / |S| + C + λ) x ∝ mean of Z_S,  Z = Y - mean of Y,  λ = 4 of C's mean diagonal,
+        scaled to the length that training gave.
+        """
+        others_ND = self._others(side)
+        mean_D = others_ND.mean(dim=0)
+        spread_DD = torch.cov(others_ND.T, correction=0)
+        spread_DD.diagonal().add_(4 * spread_DD.diagonal().mean().clamp_min(1e-12))
+
+        def solve(own_SD: Tensor) -> Tensor:
+            own_SD = own_SD - mean_D
+            x_D: Tensor = torch.linalg.solve(spread_DD + own_SD.T @ own_SD / len(own_SD), own_SD.mean(dim=0))
+            return x_D
+
+        rule = self._one_by_one(solve)
+        nodes, lists = self._trained(side)
+        some = slice(0, SCALED_ON)
+        found_ND = rule(Lists(lists.nodes, lists.offsets[: SCALED_ON + 1]), [])
+        length = self.inputs[0][nodes[some]].norm() / found_ND.norm().clamp_min(1e-12)
+        return lambda lists, messages: length * rule(lists, messages)
+
+    def _others(self, side: Side) -> Tensor:
+        """The inputs of the side that a newcomer's neighbours are on, in float64."""
+        n_users = self.graph.n_users
+        return (self.inputs[0][n_users:] if side == "user" else self.inputs[0][:n_users]).double()
+
+    def _one_by_one(self, solve: Callable[[Tensor], Tensor]) -> Rule:
+        """The rule that solves each newcomer's own system; someone without neighbours gets 0."""
+
+        def rule(lists: Lists, messages: list[Tensor]) -> Tensor:
+            found_BD = torch.zeros(len(lists.offsets) - 1, self.inputs[0].shape[1])
+            for at, (start, end) in enumerate(pairwise(lists.offsets.tolist())):
+                if end > start:
+                    found_BD[at] = solve(self.inputs[0][lists.nodes[start:end]].double()).float()
+            return found_BD
+
+        return rule
+
+
+class _Arrivals:
+    """The product of a propagation in which only newcomers move: call i brings what the neighbours' layer i sends."""
+
+    def __init__(self, messages: list[Tensor], lists: Lists, model: Model) -> None:
+        self._left = iter(messages)
+        self._loop_B1 = 1.0 / (lists.counts_B1 + 1).float() if model.self_loops else None
+
+    def __call__(self, x_BD: Tensor) -> Tensor:
+        message_BD = next(self._left)
+        return message_BD if self._loop_B1 is None else message_BD + self._loop_B1 * x_BD
+
+
+def _twin(model: Model, embedding_BD: Tensor) -> Model:
+    """The model with other nodes' e⁰ and the same weights; the model itself is left alone, for other threads."""
+    twin = copy.copy(model)
+    twin._parameters = {**model._parameters, "embedding": nn.Parameter(embedding_BD, requires_grad=False)}
+    return twin
+
+
+def _model(directory: RunDirectory, recipe: Recipe) -> Model:
+    """The trained weights in a model of no nodes: newcomers bring their own."""
+    nobody = Graph.from_csr(Csr(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int32)), 0)
+    model = build(recipe.model, nobody, torch.Generator())
+    per_node = {"embedding", "neighbours_NT", "importance_NT"}
+    stored = {name: tensor for name, tensor in directory.weights().items() if name not in per_node}
+    missing, unexpected = model.load_state_dict(stored, strict=False)
+    assert not unexpected, f"model.safetensors has weights that the model lacks: {unexpected}"
+    assert per_node.issuperset(missing), f"model.safetensors lacks weights of the model: {missing}"
+    return model.eval()
+
+
+def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
+    """Every stored layer; the factors are the only layer of a model that has no more."""
+    if recipe.model.family in ("bpr", "wrmf"):
+        return [torch.cat(directory.factors())]
+    if not directory.has("layers.safetensors"):
+        raise ConfigError(f"{directory.path} has no layers.safetensors", "train it with train.save_layers = true")
+    stored = directory.read_tensors("layers.safetensors")
+    return [stored[str(layer)].float() for layer in range(len(stored))]
+
+
+@torch.no_grad()
+def _recorded(model: Model, graph: Graph, how: Pass) -> list[Tensor]:
+    """What each product of a whole propagation multiplies."""
+    operator = propagator(graph, torch.device("cpu"), self_loops=model.self_loops)
+    inputs: list[Tensor] = []
+
+    def product(x_ND: Tensor) -> Tensor:
+        inputs.append(x_ND.detach())
+        return operator.product(x_ND)
+
+    model.propagate(product, how)
+    return inputs
+
+
+def _ridge(features_ND: Tensor, targets_ND: Tensor) -> Tensor:
+    """argmin ‖X W - Y‖² + λ ‖W‖², λ being RIDGE of XᵀX's mean diagonal."""
+    gram_DD = features_ND.T @ features_ND
+    gram_DD.diagonal().add_(RIDGE * gram_DD.diagonal().mean().clamp_min(1e-12))
+    weights_DD: Tensor = torch.linalg.solve(gram_DD, features_ND.T @ targets_ND)
+    return weights_DD

@@ -1,0 +1,1 @@
+"""The run directory, its record, and what is stored in it."""

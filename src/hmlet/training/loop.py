@@ -1,0 +1,378 @@
+"""fit(): one loop for every model. Occasional acts first, the step next, the count last.
+
+What can be killed at any moment is the whole loop; what resume loads is LoopState and the tensors beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmlet.config import Recipe, differences
+from hmlet.data import Dataset
+from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
+from hmlet.graph import Graph, require_edges, training_graph
+from hmlet.losses.sampling import eligible_users
+from hmlet.models import Layers, Model, build
+from hmlet.models.schedule import ranking_pass, temperature
+from hmlet.ranking.evaluation import Evaluation, evaluate
+from hmlet.runs.choices import GATES, gates_table, is_nonlinear
+from hmlet.runs.directory import CHECKPOINT, RunDirectory, versions
+from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.stopping import StopRequest
+from hmlet.training.planning import Sizes, memory_plan, require_memory
+from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
+from hmlet.training.steps import Steps, deterministic, make_operator, make_steps
+from hmlet.version import VERSION
+
+Listener = Callable[[dict[str, Any]], None]
+SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
+SELECTION_K = 20
+
+
+class StopTraining(Exception):
+    """Raised by a listener to end a training early, as pruning does; the run stays resumable."""
+
+
+class Interrupted(HmletError):
+    """A training that was asked to stop and saved itself."""
+
+    code = "interrupted"
+    exit_code = 130
+    of_all_ranks = True
+
+
+@dataclass
+class LoopState:
+    """Where the loop stands: all of it that is not a tensor, and what resume loads."""
+
+    step: int = 0
+    best_epoch: int = 0
+    best_value: float = -1.0
+    stale: int = 0  # evaluations since the best one
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """The device that a name means: "auto" takes CUDA where there is one. Every rank has a device of its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
+        raise ConfigError(f"there is no device {name!r}", "use auto, cpu or cuda")
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("there is no CUDA device", "use --device cpu")
+    at, count = int(number or 0) if ranks.size == 1 else ranks.local, torch.cuda.device_count()
+    if at < count:
+        return torch.device("cuda", at)
+    if ranks.size == 1:
+        raise ConfigError(f"there is no device {name!r}", f"the last one is cuda:{count - 1}")
+    raise ConfigError(
+        f"there is no CUDA device for process {at} of this machine", f"use --nproc-per-node {count}, or --device cpu"
+    )
+
+
+def fit(
+    data: Dataset,
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    listener: Listener | None = None,
+    ranks: Ranks = ALONE,
+    profile: Profile | None = None,
+) -> RunDirectory:
+    """Train a recipe on a data set's training part and write the run directory.
+
+    The validation part selects the model; the test part is never read. With `resume`, an unfinished run in `out`
+    goes on from its last checkpoint, and a finished one is returned as it is. `listener` is told of every epoch.
+    With several `ranks` (hmlet.system.ranks.joined), each calls this with the same arguments, and rank 0 alone writes.
+    A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
+    """
+    place = choose_device(device, ranks)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)  # where Triton launches
+    _require_splittable(recipe, ranks)
+    if profile is not None and ranks.size > 1:
+        raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
+    if data.count("train") == 0:
+        raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
+    if recipe.model.family != "wrmf":  # which compares no items
+        eligible_users(data.csr("train"), data.n_items)
+    require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
+    require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
+    # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
+    kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+    ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
+    empty = RunDirectory(Path(out), {})
+    with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
+        ranks.first(lambda: held.enter_context(empty.lock()))  # its value is None
+        run = RunDirectory(empty.path, ranks.first(lambda: _enter(empty.path, recipe, data, place, resume).record))
+        if run.finished:
+            ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
+            return run
+        watch = profile or UNWATCHED
+        with watch.phase("graph and model"):
+            trainer = Trainer(data, recipe, place, run, watch, ranks)
+            trainer.restore()
+        try:
+            with watch.phase("training"):
+                trainer.loop(listener or (lambda event: None), request)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"{place} ran out of memory ({error})",
+                "lower model.embedding_size, train.batch_size or model.layers; the last checkpoint is kept",
+            ) from error
+        with watch.phase("saving"):
+            trainer.finish()
+        if profile is not None:
+            run.write_json("profile.json", profile.as_json())
+            run.write_record()
+        return run
+
+
+def _require_splittable(recipe: Recipe, ranks: Ranks) -> None:
+    """Refuse what several ranks cannot share."""
+    if ranks.size > 1 and recipe.model.family == "wrmf":
+        raise ConfigError("wrmf is solved in one process", "start it without torchrun; every other model can be split")
+    ranks.require_columns(recipe.model.embedding_size)
+
+
+def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resume: bool) -> RunDirectory:
+    """The run directory to train in: a new one, or with `resume` the one that is there, if it is of the same making."""
+    started = (path / "run.json").is_file()
+    if not (resume and started):
+        return RunDirectory.create(path, recipe, data, str(device))
+    run = RunDirectory.open(path)
+    before = run.record["data"]
+    if before["fingerprint"] != data.fingerprint:
+        raise RunError(
+            f"{path} was trained on other data: {before['name']} ({before['fingerprint'][:12]}) there"
+            f" and {data.name} ({data.fingerprint[:12]}) here",
+            "resume with that data set, or choose another --out",
+        )
+    if (own := run.recipe()) != recipe:
+        raise RunError(
+            f"{path} has another recipe than the one given: {differences(own.flat(), recipe.flat())}",
+            "leave --model, --preset, --config and --set out to go on with its own, or choose another --out",
+        )
+    if not run.finished:
+        _require_same_versions(run)
+    return run
+
+
+def _require_same_versions(run: RunDirectory) -> None:
+    """Refuse to go on with a run that other versions began: half of each would be the numbers of neither."""
+
+    def told(recorded: dict[str, str]) -> str:
+        # What follows a + says for which devices torch was built, and a run may move from one to another.
+        return " and ".join(f"{name} {recorded[name].partition('+')[0]}" for name in ("hmlet", "torch"))
+
+    begun, here = told(run.record["versions"]), told(versions())
+    if begun != here:
+        raise RunError(
+            f"{run.path} was begun with {begun}, and this is {here}",
+            f"install {begun} to go on, or start anew with another --out",
+        )
+
+
+class Trainer:
+    """A model on its way: what the loop moves, saves and restores."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        recipe: Recipe,
+        device: torch.device,
+        run: RunDirectory,
+        watch: Profile | Unwatched,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.data, self.recipe, self.device, self.run, self.watch, self.ranks = data, recipe, device, run, watch, ranks
+        self.graph: Graph = training_graph(data)
+        initial = torch.Generator().manual_seed(recipe.seed)
+        self.model: Model = build(recipe.model, self.graph, initial).keep_columns(ranks).to(device)
+        self.operator = make_operator(recipe, self.model, self.graph, device)
+        self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
+        self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
+        self.state = LoopState()
+        self.best: dict[str, Tensor] = {}
+        self._saved_at = time.monotonic()
+        self._started_at = time.monotonic()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def loop(self, listener: Listener, request: StopRequest) -> None:
+        """Train until the epochs are done or validation has stopped improving."""
+        state, train = self.state, self.recipe.train
+        total = train.epochs * self.steps.per_epoch
+        self.model.train()
+        while True:
+            epoch, within = divmod(state.step, self.steps.per_epoch)
+            if within == 0 and epoch > len(state.history):
+                listener(self._end_epoch(epoch))
+            if state.step >= total or (train.patience and state.stale >= train.patience):
+                break
+            late = time.monotonic() - self._saved_at >= train.checkpoint_seconds
+            asked, due = self.ranks.any(request.made, late)
+            if asked:
+                self.save()
+                raise Interrupted(
+                    f"stopped in epoch {epoch + 1}; everything is saved", f"go on with --resume in {self.run.path}"
+                )
+            if due:
+                with self.watch.phase("saving"):
+                    self.save()
+            self.steps.take(state.step, epoch)
+            state.step += 1
+
+    def _end_epoch(self, epoch: int) -> dict[str, Any]:
+        """Record a finished epoch, with an evaluation where one is due; returns its row of metrics.jsonl."""
+        state, train = self.state, self.recipe.train
+        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss()}
+        due = epoch % train.validate_every == 0 or epoch == train.epochs
+        if due and self.data.count("valid"):  # with nothing to validate on, the last epoch is the model
+            with self.watch.phase("validation"):
+                row |= self._validate(epoch)
+        state.seconds += time.monotonic() - self._started_at
+        self._started_at = time.monotonic()
+        row["seconds"] = round(state.seconds, 3)
+        state.history.append(row)
+        self.ranks.first(lambda: self.run.append_metrics(row))
+        return {**row, "epochs": train.epochs, "best": {"epoch": state.best_epoch, SELECTION: state.best_value}}
+
+    def _validate(self, epoch: int) -> dict[str, Any]:
+        evaluation, layers = self.evaluate(epoch)
+        value = evaluation.metrics[SELECTION]
+        if value > self.state.best_value:
+            self.state.best_value, self.state.best_epoch, self.state.stale = value, epoch, 0
+            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        else:
+            self.state.stale += 1
+        row: dict[str, Any] = {"valid": evaluation.metrics}
+        if layers.gates:
+            row["temperature"] = temperature(self.recipe.model.temperature, epoch - 1)  # type: ignore[union-attr]
+            row["gate_share"] = {str(at): float(is_nonlinear(p).double().mean()) for at, p in layers.gates.items()}
+        return row
+
+    @torch.no_grad()
+    def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:
+        """The model as it stands, on the validation part; training goes on as if nothing had happened."""
+        self.model.eval()
+        layers, own_NF = self._finished(epoch)
+        items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
+        factors = (own_NF[: self.model.n_users], items_IF)
+        evaluation = evaluate(factors, self.data, "valid", "train", SELECTION_K, self.ranks, self.width)
+        self.model.train()
+        return evaluation, layers
+
+    def _finished(self, epoch: int) -> tuple[Layers, Tensor]:
+        """The layers and factors of the model as it stands, the rank's own columns of them."""
+        how = replace(ranking_pass(self.recipe.model, epoch - 1, self.ranking_noise), ranks=self.ranks)
+        layers = self.model.propagate(self.operator, how)
+        return layers, self.model.readout(layers).float()
+
+    @property
+    def width(self) -> int:
+        """How many columns of the embeddings this process has."""
+        return self.model.embedding.shape[1]
+
+    # -- saving and restoring -------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint from which the loop goes on exactly as it would have."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"steps.{name}": tensor for name, tensor in self.steps.tensors().items()}
+        tensors["ranking_noise"] = self.ranking_noise.get_state()
+        state = {**asdict(self.state), "seconds": self.state.seconds + time.monotonic() - self._started_at}
+        whole = self.ranks.hand_in(tensors, self.width, _is_split)
+        self.ranks.first(lambda: self.run.save_checkpoint(whole, state))
+        self._saved_at = time.monotonic()
+
+    def restore(self) -> None:
+        """Take up the last checkpoint, where there is one; metrics.jsonl goes back to what it says."""
+        tensors: dict[str, Tensor] = {}
+
+        def read() -> dict[str, Any] | None:
+            saved = self.run.load_checkpoint()
+            tensors.update(saved[0] if saved else {})
+            return saved[1] if saved else None
+
+        state = self.ranks.first(read)
+        if state is not None:
+            tensors = self.ranks.hand_out(tensors, _is_split)
+            self.state = LoopState(**state)
+            self.model.load_state_dict(_under("model.", tensors))
+            self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
+            self.steps.load(_under("steps.", tensors))
+            self.ranking_noise.set_state(tensors["ranking_noise"])
+        self.ranks.first(self._write_metrics)
+
+    def _write_metrics(self) -> None:
+        self.run.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.state.history))
+
+    @torch.no_grad()
+    def finish(self) -> RunDirectory:
+        """Write the best model's factors, layers and gates, then the record that makes the run finished."""
+        if self.best:
+            self.model.load_state_dict(self.best)
+        self.model.eval()
+        best_epoch = self.state.best_epoch or self.recipe.train.epochs
+        layers, own_NF = self._finished(best_epoch)
+        users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
+        self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
+        self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)
+        if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
+            embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
+            self._write_tensors("layers.safetensors", embeddings, _all_split)
+        self.run.record = self.ranks.first(lambda: self._conclude(best_epoch, layers.gates))
+        return self.run
+
+    def _write_tensors(self, name: str, tensors: dict[str, Tensor], is_split: Callable[[str, Tensor], bool]) -> None:
+        whole = self.ranks.hand_in(tensors, self.width, is_split)
+        self.ranks.first(lambda: self.run.write_tensors(name, whole))
+
+    def _conclude(self, best_epoch: int, gates: dict[int, Tensor]) -> dict[str, Any]:
+        """Write all that is not a split tensor, the record last; returns the record."""
+        run, state = self.run, self.state
+        if gates:
+            run.write_table(GATES, gates_table(gates))
+        self._write_metrics()
+        run.record |= {
+            "status": "finished",
+            "best_epoch": best_epoch,
+            "epochs": len(state.history),
+            "valid": next(
+                (row["valid"] for row in state.history if row["epoch"] == best_epoch and "valid" in row), None
+            ),
+            "timings": {"training_seconds": round(state.seconds, 3)},
+        }
+        run.write_record()
+        run.remove(CHECKPOINT)
+        return run.record
+
+
+def _is_split(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a checkpoint or a model has a column for each of the embeddings': e⁰, and its optimizer's."""
+    return name.split(".")[-1] == "embedding" or (name.startswith("steps.adam.0.") and tensor.dim() == 2)
+
+
+def _all_split(name: str, tensor: Tensor) -> bool:
+    return True
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,278 @@
+"""What a training will need, computed before it starts, and what there is.
+
+Nothing here is a formula for a model's activations. The step and the ranking themselves run once on tensors without
+memory (PyTorch's meta device), and a ledger counts the bytes that are alive together: a model plans itself.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hmlet.config import HmletConfig, Recipe
+from hmlet.data import Csr, Dataset
+from hmlet.errors import OutOfMemory
+from hmlet.graph import Graph
+from hmlet.graph.kernels import Operator, dry
+from hmlet.losses.sampling import Triplets
+from hmlet.models import NOISE_FREE, Model, build
+from hmlet.models.wrmf import WRMF
+from hmlet.ranking.evaluation import block_size, blocks_at_once
+from hmlet.ranking.metrics import METRICS
+from hmlet.ranking.top_k import candidate_bytes
+from hmlet.system.ranks import ALONE, Ranks
+from hmlet.training.steps import batch_loss, deterministic
+
+META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a data set is: all that a plan asks of it."""
+
+    users: int
+    items: int
+    edges: int  # training interactions
+
+    @property
+    def nodes(self) -> int:
+        return self.users + self.items
+
+    @classmethod
+    def of(cls, data: Dataset) -> Sizes:
+        return cls(data.n_users, data.n_items, data.count("train"))
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes by purpose on each rank's device."""
+
+    graph: int  # the operator, and what triplets are drawn from
+    table: int  # the parameters, their gradient, and the best model so far
+    optimizer: int
+    activations: int  # what a step holds at once beyond these
+    ranking: int  # what an evaluation does
+    captured: bool  # whether the step is a CUDA graph, which keeps its memory
+
+    @property
+    def total(self) -> int:
+        """What has to be there. A step and an evaluation take turns, unless a captured step keeps its memory."""
+        return self.tensors + (min(self.activations, self.ranking) if self.captured else 0)
+
+    @property
+    def tensors(self) -> int:
+        """The most that lives at one moment, which is what torch.cuda.max_memory_allocated reports."""
+        return self.graph + self.table + self.optimizer + max(self.activations, self.ranking)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "total": self.total}
+
+
+def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks = ALONE) -> MemoryPlan:
+    """The bytes that training a recipe takes on each rank's device ("cpu" or "cuda"), however large the graph."""
+    with dry.standing_for(device), deterministic(recipe.train.deterministic):
+        return _plan(recipe, sizes, device, ranks)
+
+
+def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
+    model = _dry_model(recipe, sizes).keep_columns(ranks)
+    storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
+    loops, memory = model.self_loops, recipe.train.graph_memory
+    operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
+    state = sum(tensor.nbytes for tensor in model.state_dict().values())
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    return MemoryPlan(
+        graph=operator.nbytes + _sampler_bytes(sizes, device),
+        table=2 * state + trained,
+        optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
+        activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
+        ranking=_ranking_bytes(model, operator, sizes, device, ranks),
+        captured=device == "cuda" and ranks.size == 1 and not operator.streamed and not isinstance(model, WRMF),
+    )
+
+
+def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
+    """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
+    one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
+    model = build(recipe.model, one, torch.Generator()).to(META)
+    for module in model.modules():
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            if name == "embedding" or "_N" in name:  # names say shapes: N comes first
+                resized = torch.empty(sizes.nodes, *tensor.shape[1:], dtype=tensor.dtype, device=META)
+                trained = nn.Parameter(resized, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else resized
+                setattr(module, name, trained)
+    model.n_users, model.n_items = sizes.users, sizes.items
+    return model
+
+
+def _sampler_bytes(sizes: Sizes, device: str) -> int:
+    """What TripletSampler holds: two numbers of 8 bytes a user, an item an interaction, and on CPU a key beside it."""
+    return 16 * sizes.users + (4 if device == "cuda" else 12) * sizes.edges
+
+
+def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, ranks: Ranks) -> int:
+    """The most that one step holds beyond parameters and optimizer, gradients included."""
+    if isinstance(model, WRMF):
+        # implicit works on a copy of the factors, and on the interactions by user and by item with their confidence.
+        return model.embedding.nbytes + 3 * 12 * sizes.edges
+    with Ledger(model) as ledger:
+        batch = Triplets(*(torch.empty(recipe.train.batch_size, dtype=torch.int64, device=META) for _ in range(3)))
+        temperature = torch.empty((), device=META)
+        loss = batch_loss(recipe, model, operator, batch, temperature, torch.Generator(), ranks)
+        loss.backward()  # type: ignore[no-untyped-call]
+    for parameter in model.parameters():
+        parameter.grad = None
+    return int(ledger.peak)
+
+
+def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:
+    """The most that an evaluation holds: every layer, the factors, and a block of users; or every layer and a copy of
+    the model that may be the best."""
+    model.eval()
+    with torch.no_grad(), Ledger(model) as ledger:
+        layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
+        kept = ledger.live
+        own_NF = model.readout(layers).float()
+        items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
+        _prepared = items_IF.T.contiguous() if device == "cpu" else None  # as ranking.Prepared has it
+    size = block_size(sizes.items, items_IF.shape[1], k, device)
+    ranked = min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks)
+    block = ranked * (4 * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k))
+    per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
+    copy = sum(tensor.nbytes for tensor in model.state_dict().values())
+    return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Bytes of the tensors that operations inside it make, while they live; not those of the module it is given."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: int = 0
+        self.peak: int = 0
+        self._known = {id(tensor.untyped_storage()) for tensor in [*module.parameters(), *module.buffers()]}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor):
+                self._enter(tensor.untyped_storage())
+        return result
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        if id(storage) in self._known:
+            return
+        self._known.add(id(storage))
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._leave, id(storage), storage.nbytes())
+
+    def _leave(self, identity: int, count: int) -> None:
+        self._known.discard(identity)
+        self.live -= count
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something else to ask for, and the peak that a rank would then have."""
+
+    what: str  # as it stands on the command line
+    total: int
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> list[Change]:
+    """What makes a training on `size` ranks fit that does not: each alone, the mildest value of its kind.
+
+    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model; the
+    graph goes to the host, which costs time, only where it has to.
+    """
+    columns, layers = recipe.model.embedding_size, getattr(recipe.model, "layers", 1)
+    on_cuda = device == "cuda"
+    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
+    streaming = ["train.graph_memory=host"] if on_cuda else []
+    wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.family != "wrmf"]
+    typed = getattr(recipe.model, "gate_types", None) is not None  # one type a layer: fewer layers are another recipe
+    shallower = [] if typed else range(layers - 1, 0, -1)
+    narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
+
+    def plan(settings: Sequence[str], ranks: int) -> int:
+        return memory_plan(recipe.changed(settings), sizes, device, Ranks(0, ranks)).total
+
+    def mildest(attempts: Sequence[tuple[list[str], int]]) -> list[Change]:
+        """The first attempt that fits; each takes less than the one before it, so halving finds it."""
+        at = bisect_left(attempts, True, key=lambda attempt: fits(plan(*attempt), device, attempt[1], free))
+        if at == len(attempts):
+            return []
+        settings, ranks = attempts[at]
+        words = [f"--set {setting}" for setting in settings] + [f"--devices {ranks}"] * (ranks != size)
+        return [Change(" ".join(words), plan(settings, ranks))]
+
+    def together(settings: list[str]) -> list[Change]:
+        smaller = [([*settings, f"model.embedding_size={D}"], size) for D in narrower]
+        return [*mildest([(settings, ranks) for ranks in [size, *wider]]), *mildest(smaller)]
+
+    alone = [
+        *(change for saving in [*savings, *streaming] for change in mildest([([saving], size)])),
+        *mildest([([], ranks) for ranks in wider]),
+        *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
+        *mildest([([f"model.layers={K}"], size) for K in shallower]),
+        *mildest([([f"model.gate_hidden=[{hidden}]"], size) for hidden in _halved(recipe)]),
+    ]
+    return alone or together(savings) or together([*savings, *streaming])
+
+
+def _halved(recipe: Recipe) -> list[str]:
+    """The gates' hidden sizes halved once, twice, … until the smallest is 1."""
+    hidden = recipe.model.gate_hidden if isinstance(recipe.model, HmletConfig) else ()
+    times = range(1, min(hidden, default=1).bit_length())
+    return [",".join(str(width >> by) for width in hidden) for by in times]
+
+
+def fits(total: int, device: str, size: int, free: int) -> bool:
+    """Whether `size` ranks of this peak fit. On CPU they share one memory; on CUDA each has a device's."""
+    return total * (size if device == "cpu" else 1) <= free
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had on a device."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.is_file():
+        return 1 << 62  # not Linux: nothing to compare with
+    for line in meminfo.read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def require_memory(plan: MemoryPlan, device: torch.device) -> None:
+    """Refuse a training that cannot fit, before anything is written."""
+    free = free_memory(device)
+    if plan.total > free:
+        raise OutOfMemory(
+            f"training needs about {readable(plan.total)} on {device}, and {readable(free)} is free",
+            "lower model.embedding_size or model.layers, or use a device with more memory; hmlet plan says what fits",
+        )
+
+
+def readable(count: int) -> str:
+    """A number of bytes in the unit that suits it."""
+    unit, size = next(((unit, size) for unit, size in _UNITS if count >= size), _UNITS[-1])
+    return f"{count / size:,.1f} {unit}"
+
+
+_UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))

@@ -1,0 +1,229 @@
+"""One training step: sample, propagate, loss, gradient, update. Two kinds: by gradient, and by least squares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hmlet.config import Recipe
+from hmlet.data import Csr, Dataset
+from hmlet.errors import TrainingError
+from hmlet.graph import Graph, propagator
+from hmlet.graph.kernels import Operator, draw_key
+from hmlet.losses.bpr import bpr, penalty
+from hmlet.losses.sampling import Triplets, TripletSampler
+from hmlet.models import Model
+from hmlet.models.schedule import gates_frozen, training_pass, training_temperature
+from hmlet.models.wrmf import WRMF
+from hmlet.system.ranks import ALONE, Ranks
+from hmlet.training.optimizer import make_optimizer
+
+WARM_UP = 3  # steps before a capture: libraries allocate and choose their algorithms, and Adam makes its state
+LOOK_EVERY = 50  # steps between two looks at the flag on CUDA
+
+
+class Steps(Protocol):
+    """What the loop asks of a way to train."""
+
+    per_epoch: int
+
+    def take(self, step: int, epoch: int) -> None:
+        """Move the model by one step."""
+
+    def mean_loss(self) -> float:
+        """The mean loss of the epoch that just ended."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint has to hold beside the model."""
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take up what `tensors` gave."""
+
+
+def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.device) -> Operator:
+    """What a model's layers are propagated by: the graph's Â, stored as the recipe says."""
+    train = recipe.train
+    return propagator(graph, device, self_loops=model.self_loops, precision=train.precision, memory=train.graph_memory)
+
+
+def make_steps(
+    recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks = ALONE
+) -> Steps:
+    """The steps that train a model."""
+    if isinstance(model, WRMF):
+        return SolverSteps(model, data.csr("train"))
+    return GradientSteps(recipe, model, operator, data, device, ranks)
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """PyTorch's deterministic algorithms while a step is taken or planned, where the recipe asks for them."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def batch_loss(
+    recipe: Recipe,
+    model: Model,
+    product: Operator,
+    batch: Triplets,
+    temperature: Tensor,
+    generator: torch.Generator,
+    ranks: Ranks,
+) -> Tensor:
+    """The BPR loss of a batch, with the penalty, on a freshly thinned graph."""
+    train = recipe.train
+    if train.edge_dropout:
+        product = product.drop(train.edge_dropout, draw_key(generator, temperature.device))
+    layers = model.propagate(product, replace(training_pass(recipe.model, temperature, generator), ranks=ranks))
+    rows_3B = torch.cat([batch.user, model.n_users + batch.positive, model.n_users + batch.negative])
+    margin_B, norms = ranks.total(*model.margins(layers, rows_3B))
+    return bpr(margin_B) + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
+
+
+class GradientSteps:
+    """BPR with Adam. An epoch draws as many triplets as there are training interactions.
+
+    A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the
+    optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
+    On CUDA the step is captured once as a graph and replayed; on several ranks it is not, because a collective that
+    waits inside a replay for a rank that is gone cannot be given up; nor is it where the graph is streamed, because
+    launching is nothing beside the copies.
+    """
+
+    def __init__(
+        self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
+    ) -> None:
+        self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
+        self.per_epoch = math.ceil(data.count("train") / recipe.train.batch_size)
+        self.sampler = TripletSampler(data.csr("train"), data.n_items, device)
+        self.generator = torch.Generator(device).manual_seed(recipe.seed)
+        self.parameters = list(model.parameters())
+        self.on_cuda = device.type == "cuda"
+        self.rate = torch.tensor(recipe.train.learning_rate, device=device)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.broken = torch.zeros((), device=device)
+        self.optimizer = make_optimizer(recipe.train, self.parameters, self.rate, self.broken, self.generator)
+        self.temperature = torch.ones((), device=device)
+        self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
+        self.captures = self.on_cuda and ranks.size == 1 and not operator.streamed
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.eager_steps = 0
+        self.at = (0, 0)  # the epoch and batch of the last step
+
+    def take(self, step: int, epoch: int) -> None:
+        self.at = (epoch, step % self.per_epoch)
+        if step % self.per_epoch == 0 or self.eager_steps == 0:
+            self._enter(epoch)
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self._step()
+            self.eager_steps += 1
+            if self.captures and self.eager_steps == WARM_UP:
+                self._capture()
+        if not self.on_cuda or step % LOOK_EVERY == 0:
+            self._look()
+
+    def _enter(self, epoch: int) -> None:
+        """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
+        self.temperature.fill_(training_temperature(self.recipe.model, epoch))
+        self.rate.fill_(self._learning_rate(epoch))
+        trained = not gates_frozen(self.recipe.model, epoch)
+        if any(weight.requires_grad != trained for weight in self.model.weights()):
+            for weight in self.model.weights():
+                weight.requires_grad_(trained)
+            self.graph, self.eager_steps = None, 0
+
+    def _learning_rate(self, epoch: int) -> float:
+        train = self.recipe.train
+        if train.schedule == "constant":
+            return train.learning_rate
+        return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
+
+    def _step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss()
+        self.broken.copy_(torch.maximum(self.broken, (~loss.detach().isfinite()).float()))
+        loss.backward(self.share)  # type: ignore[no-untyped-call]
+        self.ranks.add_up(weight.grad for weight in self.model.weights())
+        self.optimizer.step()
+        self.loss_sum += loss.detach()
+
+    def _capture(self) -> None:
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            self._step()
+        self.graph = graph
+
+    def _look(self) -> None:
+        if self.broken:
+            raise TrainingError(
+                f"the loss became non-finite in epoch {self.at[0] + 1}, at batch {self.at[1] + 1} or shortly before",
+                "lower train.learning_rate; the last good checkpoint is kept, and --resume starts from it",
+            )
+
+    def loss(self) -> Tensor:
+        """The loss of one freshly drawn batch on one freshly thinned graph."""
+        batch = self.sampler.sample(self.recipe.train.batch_size, self.generator)
+        return batch_loss(self.recipe, self.model, self.operator, batch, self.temperature, self.generator, self.ranks)
+
+    def mean_loss(self) -> float:
+        self._look()
+        mean = float(self.loss_sum) / self.per_epoch
+        self.loss_sum.zero_()
+        return mean
+
+    def tensors(self) -> dict[str, Tensor]:
+        self._look()  # a broken model is never saved
+        saved = {"loss_sum": self.loss_sum, "generator": self.generator.get_state()}
+        for at, parameter in enumerate(self.parameters):
+            for name, tensor in self.optimizer.state.get(parameter, {}).items():
+                saved[f"adam.{at}.{name}"] = tensor
+        return saved
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.loss_sum.copy_(tensors["loss_sum"])
+        self.generator.set_state(tensors["generator"])
+        for name, tensor in tensors.items():
+            if name.startswith("adam."):
+                _, at, key = name.split(".")
+                parameter = self.parameters[int(at)]
+                self.optimizer.state[parameter][key] = tensor.to(parameter.device)
+
+
+class SolverSteps:
+    """WRMF: one step solves both sides once, and is an epoch."""
+
+    per_epoch = 1
+
+    def __init__(self, model: WRMF, train: Csr) -> None:
+        self.model, self.train = model, train
+        self.loss = 0.0
+
+    def take(self, step: int, epoch: int) -> None:
+        self.loss = self.model.solve(self.train)
+        if not math.isfinite(self.loss):
+            raise TrainingError(f"the loss became {self.loss} in epoch {epoch + 1}", "raise model.regularization")
+
+    def mean_loss(self) -> float:
+        return self.loss
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"loss": torch.tensor(self.loss, dtype=torch.float64)}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.loss = float(tensors["loss"])

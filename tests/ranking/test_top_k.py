@@ -1,0 +1,198 @@
+"""The one ranking function against rational arithmetic: ties, masks, near ties and block sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hmlet.errors import ConfigError
+from hmlet.ranking.top_k import GROUP, NO_ITEM, Prepared, scores_room, top_k
+
+Pairs = tuple[Tensor, Tensor]
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def pairs(hidden: list[set[int]]) -> Pairs:
+    """`seen` of top_k from each row's hidden items."""
+    rows = [(row, item) for row, items in enumerate(hidden) for item in sorted(items)]
+    row, item = torch.tensor(rows, dtype=torch.int64).reshape(-1, 2).T
+    return row, item
+
+
+def check(users_BF: Tensor, items_IF: Tensor, k: int, hidden: list[set[int]] | None = None) -> None:
+    """Items as by rational arithmetic; scores as by float64."""
+    hidden = hidden or [set() for _ in users_BF]
+    ranked = top_k(users_BF, items_IF, k, pairs(hidden))
+    width = min(k, len(items_IF))
+    assert ranked.items_BK.shape == ranked.scores_BK.shape == (len(users_BF), width)
+    assert ranked.scores_BK.dtype == torch.float64
+    for user_F, hide, found, score in zip(users_BF, hidden, ranked.items_BK, ranked.scores_BK, strict=True):
+        expected = oracles.ranking(user_F.numpy(), items_IF.numpy(), k, hide)
+        assert found.tolist() == expected + [NO_ITEM] * (width - len(expected))
+        exact = items_IF[expected].double().numpy() @ user_F.double().numpy()
+        np.testing.assert_allclose(score[: len(expected)], exact, rtol=1e-12, atol=1e-14)
+        assert (score[len(expected) :] == -torch.inf).all()
+
+
+@settings(max_examples=60)
+@given(
+    n_items=st.integers(1, 60),
+    k=st.integers(1, 25),
+    values=st.sampled_from([1, 2, 1000]),  # so few distinct numbers give many ties
+    hide=st.sampled_from([0.0, 0.3, 0.95]),
+    seed=st.integers(0, 2**32),
+)
+def test_items_and_scores_are_exact(n_items: int, k: int, values: int, hide: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    users_BF = torch.from_numpy(rng.integers(-values, values + 1, (3, 4)).astype(np.float32))
+    items_IF = torch.from_numpy(rng.integers(-values, values + 1, (n_items, 4)).astype(np.float32))
+    hidden = [set(np.flatnonzero(rng.random(n_items) < hide).tolist()) for _ in range(3)]
+    check(users_BF, items_IF, k, hidden)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_k_far_below_the_catalogue_with_seen_items_on_top(k: int) -> None:
+    users_BF, items_IF = normal(1, 4, 16), normal(2, 800, 16)
+    best = [set(oracles.ranking(user_F.numpy(), items_IF.numpy(), 100)) for user_F in users_BF]
+    check(users_BF, items_IF, k)
+    check(users_BF, items_IF, k, best)
+
+
+@pytest.mark.parametrize("n_items", [2047, 2048, 2063, 3000])
+def test_two_rounds_find_what_one_does(n_items: int) -> None:
+    """Long rows are ranked in two rounds: with the best items in one group, in the rest behind them, and hidden."""
+    users_BF, items_IF = normal(11, 3, 4), normal(12, n_items, 4)
+    groups = n_items // GROUP
+    items_IF[5 : groups * GROUP : groups] = 3 * users_BF[0]  # all of group 5
+    items_IF[-1], items_IF[groups * GROUP - 1] = 4 * users_BF[0], 5 * users_BF[1]
+    assert groups > 4 * (5 + 4), "the case takes two rounds"
+    check(users_BF, items_IF, 5)
+    check(users_BF, items_IF, 5, [{n_items - 1, 5, 5 + groups}, {groups * GROUP - 1}, set(range(n_items - 3))])
+
+
+def test_equal_items_and_a_zero_user_are_ranked_by_index() -> None:
+    items_IF = normal(3, 1, 8).expand(500, 8).clone()
+    users_BF = torch.cat([normal(4, 2, 8), torch.zeros(1, 8)])
+    assert top_k(users_BF, items_IF, 5).items_BK.tolist() == [[0, 1, 2, 3, 4]] * 3
+    hidden = [{0, 2}, set(), {1, 499}]
+    assert top_k(users_BF, items_IF, 3, pairs(hidden)).items_BK.tolist() == [[1, 3, 4], [0, 1, 2], [0, 2, 3]]
+    check(torch.zeros(2, 8), normal(5, 300, 8), 7, [{0, 1}, {299}])
+
+
+def test_duplicated_items_stand_together_the_smaller_first() -> None:
+    once = normal(6, 150, 8)
+    check(normal(7, 3, 8), torch.cat([once, once]), 9)
+
+
+def test_near_ties_that_float32_cannot_tell_apart() -> None:
+    """600 items whose scores differ by parts in ten million: float32's order of them is mostly wrong."""
+    rng = np.random.default_rng(8)
+    base_F = rng.normal(size=32)
+    items_IF = torch.from_numpy((base_F * (1 + 1e-7 * rng.random((600, 32)))).astype(np.float32))
+    users_BF = torch.from_numpy(np.stack([base_F, rng.normal(size=32)]).astype(np.float32))
+    rough = (users_BF @ items_IF.T).sort(dim=1, descending=True, stable=True).indices[:, :5].tolist()
+    exact = [oracles.ranking(user_F.numpy(), items_IF.numpy(), 5) for user_F in users_BF]
+    assert rough != exact, "the case is as hard as it should be"
+    check(users_BF, items_IF, 5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e15])
+def test_tiny_and_huge_factors(scale: float) -> None:
+    """Products of tiny float32 factors vanish in float32; float64 still tells them apart."""
+    check(normal(9, 2, 4) * scale, normal(10, 400, 4) * scale, 5)
+    check(normal(9, 2, 4) * scale, normal(10, 400, 4) / scale, 5)
+
+
+def test_fewer_items_than_asked_for() -> None:
+    ranked = top_k(torch.ones(2, 1), torch.tensor([[1.0], [3.0], [2.0]]), 5, pairs([{1}, {0, 1, 2}]))
+    assert ranked.items_BK.tolist() == [[2, 0, NO_ITEM], [NO_ITEM] * 3]
+    assert ranked.scores_BK.tolist() == [[2.0, 1.0, -torch.inf], [-torch.inf] * 3]
+    many = top_k(torch.ones(1, 1), normal(1, 300, 1), 5, pairs([set(range(2, 300))]))
+    assert sorted(many.items_BK[0, :2].tolist()) == [0, 1]
+    assert many.items_BK[0, 2:].tolist() == [NO_ITEM] * 3
+
+
+@pytest.mark.parametrize("k", [0, -1, 2**63])
+def test_a_length_that_no_list_has_is_refused(k: int) -> None:
+    with pytest.raises(ConfigError, match=f"k = {k} is not the length of a list: use -k 20"):
+        top_k(normal(0, 2, 3), normal(1, 4, 3), k)
+
+
+def test_only_allowed_items_come_back() -> None:
+    users_BF, items_IF = normal(1, 3, 8), normal(2, 400, 8)
+    allowed_I = torch.zeros(400, dtype=torch.bool)
+    allowed_I[::7] = True
+    hidden = [{0, 7}, set(), {399, 14}]
+    ranked = top_k(users_BF, items_IF, 6, pairs(hidden), allowed_I)
+    refused = set(range(400)) - set(range(0, 400, 7))
+    for user_F, hide, found in zip(users_BF, hidden, ranked.items_BK, strict=True):
+        assert found.tolist() == oracles.ranking(user_F.numpy(), items_IF.numpy(), 6, hide | refused)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 64, 65, 200, 513])
+@pytest.mark.parametrize("n_items", [7, 900, 2100])
+def test_one_user_and_a_block_give_the_same_bits(size: int, n_items: int) -> None:
+    users_BF, items_IF = normal(1, 33, size), normal(2, n_items, size)
+    items_IF[n_items // 2] = items_IF[0]
+    hidden = [{row % n_items, (row * 5) % n_items} for row in range(33)]
+    block = top_k(users_BF, items_IF, 10, pairs(hidden))
+    prepared = Prepared.of(items_IF)
+    for row in range(33):
+        alone = top_k(users_BF[row : row + 1], items_IF, 10, pairs([hidden[row]]), prepared=prepared)
+        assert torch.equal(alone.items_BK[0], block.items_BK[row])
+        assert torch.equal(alone.scores_BK[0], block.scores_BK[row])
+
+
+def test_the_exact_path_gives_the_same_bits_as_the_candidates() -> None:
+    """Ties send a row through all items in float64: the scores there are those of the usual path."""
+    user_F, items_IF = normal(1, 1, 200), normal(2, 1, 200).expand(400, 200).clone()
+    hidden_but_few = pairs([set(range(10, 400))])
+    through_all = top_k(user_F, items_IF, 5).scores_BK
+    through_candidates = top_k(user_F, items_IF, 5, hidden_but_few).scores_BK
+    assert torch.equal(through_all, through_candidates)
+
+
+@pytest.mark.parametrize("n_items", [7, 900, 2100])
+def test_scores_in_a_room_that_was_used_before(n_items: int) -> None:
+    """Each of two blocks, the second shorter, gets what it gets in memory of its own."""
+    users_BF, items_IF = normal(1, 12, 8), normal(2, n_items, 8)
+    room = scores_room(8, items_IF)
+    assert room is not None
+    room.fill_(torch.nan)
+    for rows in (slice(0, 8), slice(8, 12)):
+        hidden = pairs([{row % n_items} for row in range(len(users_BF[rows]))])
+        usual = top_k(users_BF[rows], items_IF, 5, hidden)
+        found = top_k(users_BF[rows], items_IF, 5, hidden, None, Prepared.of(items_IF), room)
+        assert torch.equal(found.items_BK, usual.items_BK)
+        assert torch.equal(found.scores_BK, usual.scores_BK)
+
+
+def test_factors_that_want_gradients_are_ranked_without() -> None:
+    users_BF, items_IF = normal(1, 3, 4), normal(2, 2100, 4)
+    usual = top_k(users_BF, items_IF, 5)
+    found = top_k(users_BF.requires_grad_(), items_IF.requires_grad_(), 5)
+    assert torch.equal(found.items_BK, usual.items_BK)
+    assert not found.scores_BK.requires_grad
+
+
+@pytest.mark.parametrize("users", [0, 2])
+def test_no_items(users: int) -> None:
+    ranked = top_k(normal(1, users, 4), torch.empty(0, 4), 3)
+    assert ranked.items_BK.shape == ranked.scores_BK.shape == (users, 0)
+
+
+def test_no_users_and_inputs_stay_as_they_were() -> None:
+    users_BF, items_IF = normal(1, 2, 4), normal(2, 9, 4)
+    before = users_BF.clone(), items_IF.clone()
+    assert top_k(users_BF[:0], items_IF, 3).items_BK.shape == (0, 3)
+    top_k(users_BF, items_IF, 3, pairs([{1}, {2}]))
+    assert torch.equal(users_BF, before[0])
+    assert torch.equal(items_IF, before[1])

@@ -1,0 +1,65 @@
+"""The numbers in the documents are those of the recorded runs, and the recipes those that the searches found."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmlet.config import resolve
+from hmlet.reproduction.plan import identity
+from hmlet.reproduction.records import Records
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reproduction.md"
+# What people wrote: the blocks that are made from records are compared as a whole.
+WRITTEN = re.sub(r"<!-- made from records.*?<!-- end -->", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+ROWS = [line for line in WRITTEN.splitlines() if re.search(r"\]\([^)]*test_mask-[^)]*\)", line)]
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "scripts" / "reproduction.py"))
+
+
+def test_the_tables_are_what_the_records_make(script: dict[str, Any]) -> None:
+    for path, text in script["documents"]().items():
+        assert text.count("<!-- made from records:") >= 1
+        assert path.read_text(encoding="utf-8") == text, "run `python scripts/reproduction.py docs` and commit"
+
+
+def test_there_are_rows() -> None:
+    assert len(ROWS) >= 4
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_says_what_its_record_says(row: str) -> None:
+    link = re.search(r"\]\(([^)]*test_mask-[^)]*)\)", row)
+    assert link is not None
+    record = json.loads((PAGE.parent / link.group(1)).read_text(encoding="utf-8"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert record["mask"] == cells[1]
+    assert cells[2:5] == [f"{record['metrics'][name]:.4f}" for name in ("ndcg", "recall", "precision")]
+
+
+def test_a_searched_recipe_is_what_the_search_found(script: dict[str, Any]) -> None:
+    found = script["recipes"]()
+    for path, text in found.items():
+        assert path.read_text(encoding="utf-8") == text, "run `python scripts/reproduction.py recipes` and commit"
+    for path in sorted((ROOT / "src" / "hmlet" / "config" / "recipes").glob("*/*/*.toml")):
+        if path.parent.parent.name != "spaces" and path not in found:
+            assert "Not searched." in path.read_text(encoding="utf-8")
+
+
+def test_what_the_demo_trains_is_recorded() -> None:
+    """debian's recipes are those of the recorded runs, so `make demo` shows the table's numbers."""
+    records = Records.read(ROOT / "results")
+    for model in ("hmlet-end", "lightgcn"):
+        recipe = resolve(model, seed=1, dataset="debian")
+        record = records.find("debian", recipe)
+        assert record is not None
+        assert identity(record.recipe) == identity(recipe)

@@ -1,0 +1,113 @@
+"""The floor's bytes and operations against cases counted by hand, and the measured rates' sanity."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hmlet.config import Recipe, resolve
+from hmlet.training.floor import Part, Rates, by_part, floor_seconds, gate_parts, measure, step_parts
+
+UNIT = Rates(copied=1.0, gathered=1.0, multiplied=1.0)
+
+
+def recipe(model: str, *overrides: str) -> Recipe:
+    sizes = ["model.embedding_size=8", "train.batch_size=10"]
+    return resolve(model, overrides=[*sizes, *overrides])
+
+
+def total(recipe: Recipe, name: str, quantity: str, **options: int) -> float:
+    """A quantity of all parts of one name, for 100 nodes and 300 edges."""
+    return sum(getattr(part, quantity) for part in step_parts(recipe, 100, 300, **options) if part.name == name)
+
+
+def test_a_part_waits_for_the_slowest_of_three() -> None:
+    part = Part("any", moved=60.0, gathered=50.0, operations=40.0)
+    cases = {
+        Rates(1.0, 1.0, 1.0): ("memory", 60.0),
+        Rates(2.0, 1.0, 1.0): ("gather", 50.0),
+        Rates(2.0, 2.0, 1.0): ("arithmetic", 40.0),
+    }
+    for rates, (bound, seconds) in cases.items():
+        assert (part.bound(rates), part.seconds(rates)) == (bound, seconds)
+
+
+def test_parts_of_one_name_are_added_and_named_by_what_most_of_their_time_waits_for() -> None:
+    parts = [Part("a", moved=3.0), Part("b", operations=5.0), Part("a", gathered=4.0, moved=2.0)]
+    table = by_part(parts, UNIT)
+    assert table["a"] == {"floor_seconds": 7.0, "moved": 5.0, "gathered": 4.0, "operations": 0.0, "bound": "gather"}
+    assert table["b"]["bound"] == "arithmetic"
+    assert floor_seconds(parts, UNIT) == 12.0
+
+
+def test_lightgcn_by_hand() -> None:
+    plain = recipe("lightgcn", "model.layers=3", "train.edge_dropout=0.0")
+    # 3 products forward, 3 backward; each gathers 600 rows of 8 floats, with a neighbour and a weight.
+    assert total(plain, "product", "gathered") == 6 * 600 * (8 * 4 + 8)
+    # The table (100 × 8 floats) is read and written once, and the graph is read.
+    assert total(plain, "product", "moved") == 6 * (2 * 100 * 8 * 4 + 600 * 8)
+    assert total(plain, "edge dropout", "moved") == 0
+    # 30 rows of e⁰ and of 3 layers: read, and their gradient added.
+    assert total(plain, "readout and loss", "moved") == 2 * 30 * 8 * (4 + 3 * 4)
+    # Gradient in; parameter and two moments in and out: seven floats each.
+    assert total(plain, "optimizer", "moved") == 100 * 8 * 7 * 4
+    assert total(plain, "matrix products", "operations") == 0
+
+
+def test_dropped_edges_are_neither_gathered_nor_read_by_the_products() -> None:
+    thinned = recipe("lightgcn", "model.layers=1", "train.edge_dropout=0.5")
+    assert total(thinned, "product", "gathered") == 2 * 300 * (8 * 4 + 8)
+    # All 600 entries come in (neighbour, edge number, weight), half of them go out (neighbour, weight).
+    assert total(thinned, "edge dropout", "moved") == 600 * 12 + 300 * 8
+
+
+def test_bfloat16_halves_what_is_propagated_and_not_what_is_trained() -> None:
+    plain = recipe("lightgcn", "model.layers=1", "train.edge_dropout=0.0")
+    assert total(plain, "product", "gathered", storage=2) == 2 * 600 * (8 * 2 + 8)
+    # Six floats of parameters and moments, a 2-byte gradient, and the new e⁰ in 2 bytes.
+    assert total(plain, "optimizer", "moved", storage=2) == 100 * 8 * (24 + 2 + 2)
+
+
+def test_a_gate_by_hand() -> None:
+    parts = gate_parts(100, 8, [6], 2)
+    products = [part for part in parts if part.name == "matrix products"]
+    # 16 → 6 → 2, forward, and backward to the input and to the weights.
+    assert [part.operations for part in products] == [
+        2 * 100 * 16 * 6,
+        2 * 2 * 100 * 16 * 6,
+        2 * 100 * 6 * 2,
+        2 * 2 * 100 * 6 * 2,
+    ]
+    # Forward: 16 in, 6 out. Backward: branches (16), z and its gradient (12), the mixture's gradient (8), out (16).
+    assert [part.moved for part in products[:2]] == [200 * (16 + 6), 200 * (16 + 12 + 8 + 16)]
+    assert sum(part.moved for part in parts if part.name == "mixture") == 6 * 100 * 8 * 2
+
+
+def test_a_resting_gate_has_no_gradient_of_its_weights() -> None:
+    trained, frozen = gate_parts(100, 8, [6], 2), gate_parts(100, 8, [6], 2, frozen=True)
+    forward = 2 * 100 * (16 * 6 + 6 * 2)
+    assert sum(part.operations for part in trained) == 3 * forward
+    assert sum(part.operations for part in frozen) == 2 * forward
+
+
+def test_gowalla_has_the_operations_that_its_two_gates_are_known_to_cost() -> None:
+    parts = step_parts(resolve("hmlet-end", "gpu"), 70_839, 810_128, storage=2)
+    assert sum(part.operations for part in parts) == pytest.approx(508e9, rel=0.001)
+    gathered = sum(part.gathered for part in parts if part.name == "product")
+    assert gathered == pytest.approx(8 * 0.6 * 1.66e9, rel=0.02)  # 1.66 GB a product without dropped edges
+
+
+def test_matrix_factorisation_has_no_products_and_a_float32_gradient() -> None:
+    names = [part.name for part in step_parts(recipe("bpr"), 100, 300, storage=2)]
+    assert names == ["sampling", "readout and loss", "optimizer"]
+    assert total(recipe("bpr"), "optimizer", "moved", storage=2) == 100 * 8 * 7 * 4
+
+
+def test_rates_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"COPY_BYTES": 1 << 20, "MATRIX": 64, "CACHED_BYTES": 1 << 14, "GATHERS": 1 << 10}.items():
+        monkeypatch.setattr(f"hmlet.training.floor.{name}", {"cpu": size})
+    rates = measure(torch.device("cpu"), torch.float32, 16)
+    # Between a thousandth and a thousand times what any processor of this century does: units are right.
+    assert 1e7 < rates.copied < 1e14
+    assert 1e6 < rates.gathered < 1e14
+    assert 1e6 < rates.multiplied < 1e15

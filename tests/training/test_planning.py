@@ -1,0 +1,243 @@
+"""The memory plan beside what PyTorch's allocator really hands out, and beside counts by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from planted import dataset
+from torch.profiler import ProfilerActivity, profile
+
+from hmlet.config import MODELS, Recipe, resolve
+from hmlet.data import Dataset
+from hmlet.graph.kernels import Operator, stream
+from hmlet.ranking import evaluation
+from hmlet.ranking.top_k import candidate_bytes
+from hmlet.runs.directory import RunDirectory
+from hmlet.system.ranks import Ranks
+from hmlet.training.loop import Trainer
+from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, readable
+from hmlet.training.profiling import Unwatched
+
+TRAINED = sorted(set(MODELS) - {"wrmf", "hmlet-middle", "hmlet-front"})  # WRMF has no step; the two are as hmlet-end
+LARGE = Sizes(90_000_000, 10_000_000, 10**9)
+
+
+def recipe(model: str, *overrides: str) -> Recipe:
+    return resolve(model, "hmlet", None, ["model.embedding_size=48", "train.edge_dropout=0.3", *overrides])
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    """2,000 users and 1,000 items with 20 interactions a user, one in ten of them held out."""
+    rng = np.random.default_rng(0)
+    pairs = [(user, int(item)) for user in range(2000) for item in rng.choice(1000, 20, replace=False)]
+    return dataset(2000, 1000, train=[pair for at, pair in enumerate(pairs) if at % 10], valid=pairs[::10])
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes of tensors on CPU during some work beyond those before it, as the allocator counts them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    events = found.profiler.kineto_results.events()  # type: ignore[union-attr]
+    memory = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return int(max(np.cumsum([count for _, count in memory])))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks of ranking that do not hide what an evaluation takes beside them, one at a time in sight of `peak`."""
+    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 1 << 18)
+    monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 20)
+    monkeypatch.setattr(evaluation, "JOINED", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("model", TRAINED)
+def test_the_plan_is_what_training_takes(model: str, data: Dataset, tmp_path: Path, small_blocks: None) -> None:
+    """A step and an evaluation, each within 10 % of the allocator's peak."""
+    chosen = recipe(model)
+    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
+    plan = memory_plan(chosen, Sizes.of(data))
+    trainer.model.train()
+    trainer.steps.take(0, 0)  # makes Adam's state and the gradients, which the plan counts as table and optimizer
+    trainer.model.zero_grad(set_to_none=True)  # the profiler does not see what older tensors give back
+    gradients = sum(each.nbytes for each in trainer.model.parameters())
+    assert plan.activations + gradients == pytest.approx(peak(lambda: trainer.steps.take(1, 0)), rel=0.1)
+    trainer._validate(1)  # makes the best model so far
+    trainer.state.best_value = -1.0
+    assert plan.ranking == pytest.approx(peak(lambda: trainer._validate(1)), rel=0.1)
+
+
+def test_each_thread_ranks_a_block_of_its_own(small_blocks: None) -> None:
+    """With three threads two blocks more are held, but never more blocks than there are."""
+    chosen, many, few = recipe("bpr"), Sizes(2000, 1000, 10_000), Sizes(60, 1000, 10_000)
+    alone = memory_plan(chosen, many).ranking
+    alone_of_few = memory_plan(chosen, few).ranking
+    torch.set_num_threads(3)
+    users = evaluation.block_size(1000, 48, 20, "cpu")
+    assert users > 60
+    block = users * (4 * 1000 + candidate_bytes(1000, 48, 20))
+    assert memory_plan(chosen, many).ranking == alone + 2 * block
+    assert memory_plan(chosen, few).ranking == alone_of_few
+
+
+@pytest.mark.parametrize("state", ["float32", "bfloat16"])
+def test_what_stays_is_counted_exactly(state: str, data: Dataset, tmp_path: Path) -> None:
+    chosen = recipe("lightgcn", f"train.optimizer_state={state}")
+    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
+    trainer.steps.take(0, 0)
+    plan, sampler = memory_plan(chosen, Sizes.of(data)), trainer.steps.sampler  # type: ignore[attr-defined]
+    drawn_from = [sampler.eligible, sampler.indptr, sampler.items, sampler.keys]
+    assert plan.graph == trainer.operator.nbytes + sum(each.nbytes for each in drawn_from) - 8  # indptr's last entry
+    moments = [trainer.steps.tensors()[f"adam.0.{name}"] for name in ("exp_avg", "exp_avg_sq")]
+    assert plan.optimizer == sum(each.nbytes for each in moments)
+    assert plan.table == 3 * 3000 * 48 * 4  # table, gradient, best
+
+
+def test_bytes_by_hand() -> None:
+    """LightGCN on CUDA: offsets, neighbours, edge numbers and weights of 4 bytes; three numbers of 8 a segment."""
+    plan = memory_plan(recipe("lightgcn"), Sizes(1000, 500, 51_200), "cuda")
+    segments = 1500 + 2 * 51_200 // 512
+    assert plan.graph == 1501 * 4 + 2 * 51_200 * 12 + 24 * segments + 16 * 1000 + 4 * 51_200
+    assert plan.table == 3 * 1500 * 48 * 4
+    assert plan.optimizer == 2 * 1500 * 48 * 4
+    assert plan.total == plan.graph + plan.table + plan.optimizer + plan.activations + plan.ranking  # captured
+
+
+def test_a_graph_in_the_hosts_memory_by_hand() -> None:
+    """Of the operator: a scale a node, 24 bytes a segment and 24 an entry of a block; and it is not captured."""
+    sizes, users = Sizes(1000, 500, 10**8), 1000
+    chosen = recipe("lightgcn", "train.graph_memory=host")
+    plan, resident = memory_plan(chosen, sizes, "cuda"), memory_plan(recipe("lightgcn"), sizes, "cuda")
+    segments = 1500 + 2 * 10**8 // 512
+    assert plan.graph == 1500 * 4 + 24 * segments + 24 * stream.BLOCK + 16 * users + 4 * sizes.edges
+    thinned = 2 * 10**8 * 8 + segments * 8  # neighbours, weights and ends
+    assert resident.activations - plan.activations == pytest.approx(thinned, rel=0.001)
+    assert resident.captured
+    assert not plan.captured
+    on_cpu = memory_plan(chosen, sizes)
+    assert on_cpu == memory_plan(recipe("lightgcn"), sizes)  # where the graph is in that memory anyway
+
+
+def test_a_deterministic_step_copies_the_rows_of_its_batch() -> None:
+    """On CUDA other steps read them where they lie: of every row, then, its factor and its e⁰ at the least."""
+    plain = recipe("lightgcn", "train.batch_size=100_000")
+    rows = 3 * 100_000 * 48 * 4
+    sizes = Sizes(1000, 500, 20_000)
+    more = memory_plan(plain.changed(["train.deterministic=true"]), sizes, "cuda").activations
+    assert more >= memory_plan(plain, sizes, "cuda").activations + 2 * rows
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_ranks_divide_the_columns_and_not_the_graph() -> None:
+    chosen = recipe("lightgcn", "train.edge_dropout=0.0")
+    alone, four = (memory_plan(chosen, LARGE, "cuda", Ranks(0, size)) for size in (1, 4))
+    assert (four.graph, 4 * four.table, 4 * four.optimizer) == (alone.graph, alone.table, alone.optimizer)
+    counts = 3 * 4 * LARGE.nodes  # how often the batch has each node, and where that is kept: on every rank
+    assert 4 * (four.activations - counts) == pytest.approx(alone.activations - counts, rel=0.001)
+    gated = [memory_plan(recipe("hmlet-end"), LARGE, "cuda", Ranks(0, size)).activations for size in (1, 4)]
+    assert gated[1] < gated[0] / 2.5  # the gate is split by nodes; on one device its kernels keep less
+
+
+def test_half_the_storage_takes_less() -> None:
+    wide, narrow = (
+        memory_plan(recipe("hmlet-end", f"train.precision={kind}"), LARGE, "cuda") for kind in ("float32", "bfloat16")
+    )
+    assert 0.45 * wide.activations < narrow.activations < 0.7 * wide.activations
+    on_cpu = [
+        memory_plan(recipe("lightgcn", f"train.precision={kind}"), LARGE).total for kind in ("float32", "bfloat16")
+    ]
+    assert on_cpu[0] == on_cpu[1]  # CPU stores float32
+
+
+def test_a_ledger_counts_what_lives_together() -> None:
+    with Ledger(torch.nn.Module()) as ledger:
+        first = torch.empty(100, device="meta")
+        second = first.view(10, 10) * 2.0  # a view is no new memory
+        assert (ledger.live, ledger.peak) == (800, 800)
+        del first
+        assert ledger.live == 400
+        second = second.bfloat16()
+        assert (ledger.live, ledger.peak) == (200, 800)
+
+
+def test_changes_are_the_mildest_that_fit() -> None:
+    chosen, free = recipe("lightgcn", "model.embedding_size=64"), 50 * 10**9
+    sizes = Sizes(20_000_000, 2_000_000, 10**8)
+    assert not fits(memory_plan(chosen, sizes, "cuda").total, "cuda", 1, free)
+    found = {change.what.partition("=")[0]: change for change in changes(chosen, sizes, "cuda", 1, free)}
+    assert {"--set model.embedding_size", "--devices 2"} <= found.keys()
+    assert all(change.total <= free for change in found.values())
+    largest = int(found["--set model.embedding_size"].what.partition("=")[2])
+    wider = chosen.changed([f"model.embedding_size={largest + 8}"])
+    assert memory_plan(wider, sizes, "cuda").total > free
+    assert found["--devices 2"].total == memory_plan(chosen, sizes, "cuda", Ranks(0, 2)).total
+
+
+def test_changes_go_together_where_none_is_enough() -> None:
+    """One column and one layer leave nothing to lower: only all savings at once take the least."""
+    least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1", "model.gate_hidden=[512,1]")
+    savings = ["train.optimizer_state=bfloat16", "train.precision=bfloat16", "train.graph_memory=host"]
+    needed = memory_plan(least.changed(savings), LARGE, "cuda").total
+    (found,) = changes(least, LARGE, "cuda", 1, needed)
+    assert (found.what, found.total) == (" ".join(f"--set {saving}" for saving in savings), needed)
+    assert changes(least, LARGE, "cuda", 1, needed - 1) == []
+
+
+def test_the_graph_leaves_the_device_only_where_it_has_to() -> None:
+    """Few edges, and a column for each of two ranks: the other two savings are enough together, and none is alone."""
+    least = recipe("lightgcn", "model.embedding_size=2", "model.layers=1", "train.edge_dropout=0.0")
+    sizes, both = Sizes(10**6, 10**6, 6), ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
+    needed = memory_plan(least.changed(both), sizes, "cuda", Ranks(0, 2)).total
+    (found,) = changes(least, sizes, "cuda", 2, needed)
+    assert (found.what, found.total) == (f"--set {both[0]} --set {both[1]}", needed)
+
+
+def test_gates_may_be_halved() -> None:
+    chosen = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1", "model.gate_hidden=[64,12]")
+    halved = chosen.changed(["model.gate_hidden=[16,3]"])
+    needed = memory_plan(halved, LARGE, "cuda").total
+    assert [change.what for change in changes(chosen, LARGE, "cuda", 1, needed)] == ["--set model.gate_hidden=[16,3]"]
+
+
+def test_layers_whose_types_were_given_are_left_alone() -> None:
+    """Fewer layers are offered for the variant's own types, and not where each layer's type was said."""
+    free = memory_plan(recipe("hmlet-end", "model.layers=2"), LARGE, "cuda").total
+    types = 'model.gate_types=["linear", "linear", "gated", "gated"]'
+    for settings, offered in (([], True), ([types], False)):
+        found = [change.what for change in changes(recipe("hmlet-end", *settings), LARGE, "cuda", 1, free)]
+        assert found
+        assert any("model.layers" in what for what in found) == offered
+
+
+def test_ranks_on_cpu_share_its_memory() -> None:
+    assert fits(100, "cpu", 4, 400)
+    assert not fits(101, "cpu", 4, 400)
+    assert fits(400, "cuda", 4, 400)
+
+
+def test_a_dry_operator_is_as_large_as_a_real_one(data: Dataset) -> None:
+    from hmlet.graph import training_graph
+
+    graph = training_graph(data)
+    for loops in (False, True):
+        real = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(loops), self_loops=loops)
+        assert Operator.dry(graph.n_nodes, graph.n_edges, "cpu", self_loops=loops).nbytes == real.nbytes
+
+
+def test_sizes_are_readable() -> None:
+    assert [readable(count) for count in (0, 999, 1_500_000, 2 * 10**9, 3_210 * 10**9)] == [
+        "0.0 kB",
+        "1.0 kB",
+        "1.5 MB",
+        "2.0 GB",
+        "3.2 TB",
+    ]
+    assert free_memory(torch.device("cpu")) > 0
