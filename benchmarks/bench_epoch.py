@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from harness import hardware, parsed, publish, relative_error
+from hmlet.models.schedule import training_pass
 from plain import PlainSteps
 
 from hmlet.config import Recipe, resolve
@@ -27,9 +28,9 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import Graph, training_graph
 from hmlet.graph.kernels import Operator, draw_key
-from hmlet.losses.bpr import bpr, margins, penalty, row_norms
+from hmlet.losses.base import penalty, row_norms
+from hmlet.losses.bpr import bpr, margins
 from hmlet.models import Model, build
-from hmlet.models.schedule import training_pass
 from hmlet.ranking.evaluation import evaluate
 from hmlet.system.ranks import ALONE
 from hmlet.training.profiling import MEASURED, WatchedSteps
@@ -170,7 +171,7 @@ def _error(recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, flo
     batch = steps.sampler.sample(recipe.train.batch_size, steps.generator)
     key = draw_key(steps.generator, device)
     steps.generator.set_state(state)
-    loss = steps.loss()
+    loss = steps.batch_loss()
     loss.backward()
     exact = build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)).double()
     rows_3B = torch.cat([batch.user, data.n_users + batch.positive, data.n_users + batch.negative]).cpu()
@@ -192,7 +193,7 @@ def _float64_loss(
     if recipe.train.edge_dropout:
         product = whole.drop(recipe.train.edge_dropout, key)
     layers = model.propagate(product, training_pass(recipe.model, temperature, torch.Generator()))
-    chosen_3BF = model.readout(layers)[rows_3B]
+    chosen_3BF = layers.factors()[rows_3B]
     norms = row_norms(model.embedding[rows_3B].chunk(3))
     return bpr(margins(*chosen_3BF.chunk(3))) + recipe.train.l2 * penalty(norms)
 

@@ -24,7 +24,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import PARTS, Dataset, Interactions
 from hmlet.data.catalog import load
 from hmlet.ranking.evaluation import evaluate
-from hmlet.recommend.foldin import PROPAGATED, FoldIn
+from hmlet.recommend.foldin import FoldIn
 from hmlet.training.loop import fit
 
 HIDDEN_SHARE = 0.1
@@ -47,7 +47,7 @@ def ndcg(factors: tuple[torch.Tensor, torch.Tensor], data: Dataset) -> dict[str,
 def candidates(fold: FoldIn, given: list[np.ndarray]) -> dict[str, torch.Tensor]:
     """Factors by each way to choose e⁰; "rule" is what the library does."""
     found = {"rule": fold.users(given)}
-    if fold.recipe.model.family in PROPAGATED:
+    if fold.recipe.model.propagates:
         lists = fold.lists_of("user", given)
         messages = fold.messages(lists)
         found["zero"] = fold.propagate(lists, torch.zeros_like(messages[0]))

@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 
-from hmlet.config import HmletConfig, Recipe, resolve
+from hmlet.config import Recipe, resolve
+from hmlet.models.hmlet import HmletConfig
 from hmlet.system.ranks import Ranks
 from hmlet.training.planning import MemoryPlan, Sizes, memory_plan, readable
 
@@ -70,10 +70,7 @@ def step(recipe: Recipe, sizes: Sizes, ranks: int, plan: MemoryPlan, efficiency:
 
 def dense_weights(recipe: Recipe) -> int:
     """The weights of all gates' dense layers."""
-    if not isinstance(recipe.model, HmletConfig):
-        return 0
-    widths = [2 * recipe.model.embedding_size, *recipe.model.gate_hidden, 2]
-    return recipe.model.types.count("gated") * sum(a * b for a, b in pairwise(widths))
+    return recipe.model.weights(resting=False)
 
 
 def traffic(recipe: Recipe, sizes: Sizes, ranks: int) -> float:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hmlet.config import HmletConfig, Recipe
+from hmlet.config import Recipe
 from hmlet.graph.kernels import Operator
 from hmlet.losses.sampling import TripletSampler
+from hmlet.models.hmlet import HmletConfig
 
 
 class _Symmetric(torch.autograd.Function):

@@ -7,8 +7,9 @@ from pathlib import Path
 from planted import checkerboard
 
 from hmlet.api import Run, fit
-from hmlet.config import MODELS, resolve
+from hmlet.config import resolve
 from hmlet.data import Dataset
+from hmlet.models import MODELS
 
 NAMES = tuple(MODELS)
 SMALL = ["train.epochs=4", "train.batch_size=128", "model.embedding_size=8", "train.learning_rate=0.02"]

@@ -58,7 +58,7 @@ def recipe(case: str) -> Recipe:
 def train_all(out: Path, ranks: Ranks = ALONE) -> dict[str, list[float]]:
     """Train every case into its own directory; returns the losses of each, step by step."""
     losses: list[float] = []
-    sound = GradientSteps.loss
+    sound = GradientSteps.batch_loss
 
     def loss(self: GradientSteps) -> torch.Tensor:
         value = sound(self)
@@ -66,7 +66,7 @@ def train_all(out: Path, ranks: Ranks = ALONE) -> dict[str, list[float]]:
             losses.append(float(value.detach()))
         return value
 
-    GradientSteps.loss = loss  # type: ignore[method-assign]
+    GradientSteps.batch_loss = loss  # type: ignore[method-assign]
     found = {}
     try:
         for case in CASES:
@@ -74,7 +74,7 @@ def train_all(out: Path, ranks: Ranks = ALONE) -> dict[str, list[float]]:
             fit(data(), recipe(case), out / case, device="cpu", ranks=ranks)
             found[case] = list(losses)
     finally:
-        GradientSteps.loss = sound  # type: ignore[method-assign]
+        GradientSteps.batch_loss = sound  # type: ignore[method-assign]
     return found
 
 
@@ -93,7 +93,7 @@ def together(directory: str) -> None:
 
 def before(step: int, act: object) -> None:
     """Have `act` called in the middle of the step-th step from now on."""
-    taken, sound = 0, GradientSteps.loss
+    taken, sound = 0, GradientSteps.batch_loss
 
     def loss(self: GradientSteps) -> torch.Tensor:
         nonlocal taken
@@ -102,7 +102,7 @@ def before(step: int, act: object) -> None:
             act()  # type: ignore[operator]
         return sound(self)
 
-    GradientSteps.loss = loss  # type: ignore[method-assign]
+    GradientSteps.batch_loss = loss  # type: ignore[method-assign]
 
 
 def die() -> None:

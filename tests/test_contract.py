@@ -11,9 +11,10 @@ import torch
 from planted import checkerboard, dataset
 
 from hmlet.api import Run, fit
-from hmlet.config import MODELS, Recipe, resolve
+from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import DataError, UnknownId
+from hmlet.models import MODELS
 
 LEARNS = ["train.epochs=60", "train.batch_size=256", "train.learning_rate=0.02", "train.patience=0"]
 SHORT = ["train.epochs=3", "train.batch_size=64", "train.learning_rate=0.02", "train.validate_every=1"]
@@ -25,7 +26,7 @@ def recipe(model: str, *overrides: str, seed: int = 1) -> Recipe:
     small = {
         "hmlet": ["model.embedding_size=16", "model.gate_hidden=[8]", "model.gate_warmup=5"],
         "wrmf": ["model.embedding_size=2"],  # the rank of the board; with more it learns the holes too
-    }.get(MODELS[model].family, ["model.embedding_size=16"])
+    }.get(MODELS[model].Config.family, ["model.embedding_size=16"])
     return resolve(model, overrides=["train.edge_dropout=0", *small, *overrides], seed=seed)
 
 

@@ -8,8 +8,11 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from hmlet.config import MODELS, HmletConfig, Preset, Recipe, TrainConfig, resolve
+from hmlet.config import Preset, Recipe, TrainConfig, resolve
 from hmlet.errors import ConfigError
+from hmlet.losses import LOSSES
+from hmlet.models import MODELS
+from hmlet.models.hmlet import HmletConfig
 
 ELEVEN = {
     *("hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"),
@@ -107,7 +110,7 @@ def test_overrides_are_toml_or_plain_words() -> None:
     [
         ("train.epoch=5", ["train.epoch", "train.epochs"]),
         ("model.embeding_size=5", ["model.embeding_size", "model.embedding_size"]),
-        ("optimizer.lr=5", ["optimizer", "model.*, train.*, seed"]),
+        ("optimizer.lr=5", ["optimizer", "model.*, train.*, loss.*, seed"]),
         ("train.epochs=0", ["train.epochs", "0", "greater than 0"]),
         ("train.epochs=many", ["train.epochs", "'many'"]),
         ("train.edge_dropout=1.0", ["train.edge_dropout", "1.0", "less than 1"]),
@@ -119,7 +122,7 @@ def test_overrides_are_toml_or_plain_words() -> None:
         ("model.layers=17", ["model.layers", "17"]),
         ('model.gate_types=["gated"]', ["1 entries for 4 layers", "give one a layer"]),
         ("seed=-1", ["seed", "-1"]),
-        ("seed.x=2", ["seed.x=2", "model.*, train.*, seed"]),
+        ("seed.x=2", ["seed.x=2", "model.*, train.*, loss.*, seed"]),
         ("epochs=5", ["epochs=5", "section.key=value", "train.epochs=20"]),
         ("train.epochs", ["train.epochs", "section.key=value"]),
         ("train.=5", ["train.=5", "section.key=value"]),
@@ -181,9 +184,10 @@ def test_recipes_are_frozen() -> None:
         recipe.model = HmletConfig()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    "section", [*dict.fromkeys(MODELS.values()), TrainConfig], ids=lambda section: section.__name__
-)
+DECLARED = [each.Config for each in (*MODELS.values(), *LOSSES.values())]
+
+
+@pytest.mark.parametrize("section", [*dict.fromkeys(DECLARED), TrainConfig], ids=lambda section: section.__name__)
 def test_every_field_is_documented(section: Any) -> None:
     """`name` is documented by its class."""
     assert section.__doc__

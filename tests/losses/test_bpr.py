@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from hmlet.losses.bpr import bpr, margins, penalty, row_norms
+from hmlet.losses.base import penalty, row_norms
+from hmlet.losses.bpr import bpr, margins
 
 
 def test_bpr_of_a_hand_computed_batch() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import planted
 import pytest
 
-from hmlet.config import PinSageConfig
-from hmlet.models.pinsage import neighbourhoods
+from hmlet.models.pinsage import PinSageConfig, neighbourhoods
 
 
 def drawn(

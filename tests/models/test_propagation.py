@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hmlet.config import MODELS, HmletConfig, ModelConfig
 from hmlet.graph import Graph
 from hmlet.graph.kernels import Operator
 from hmlet.losses.bpr import bpr, margins
-from hmlet.models import Model, Pass, build
+from hmlet.models import MODELS, Model, ModelConfig, Pass, build
+from hmlet.models.hmlet import HmletConfig
 
 N_USERS, N_ITEMS = 7, 9
 # The last user and item stay alone: a node without edges is part of every check.
@@ -100,7 +100,7 @@ def check_hmlet(config: HmletConfig, how: Pass, choose: oracles.Choose, batch_no
         expected_UI = oracles.mean_scores(expected, N_USERS)
     else:
         expected_UI = oracles.layerwise_scores(expected, N_USERS, 1 / (config.layers + 1))
-    all_NF = model.readout(layers)
+    all_NF = layers.factors()
     close(scores((all_NF[:N_USERS], all_NF[N_USERS:])), expected_UI)
 
 
@@ -176,7 +176,7 @@ def test_random_gates_stay_what_they_were_drawn() -> None:
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])
 def test_lightgcn(layers: int) -> None:
-    model, operator = model_of(MODELS["lightgcn"](embedding_size=3, layers=layers))
+    model, operator = model_of(MODELS["lightgcn"].Config(embedding_size=3, layers=layers))
     expected = oracles.lightgcn(parameters(model), oracles.normalised(DENSE), layers)
     for ours, theirs in zip(model.propagate(operator, Pass()).embeddings_ND, expected, strict=True):
         close(ours.detach(), theirs)
@@ -186,7 +186,7 @@ def test_lightgcn(layers: int) -> None:
 @pytest.mark.parametrize("transform", [True, False])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_lrgccf(layers: int, transform: bool) -> None:
-    model, operator = model_of(MODELS["lr-gccf"](embedding_size=3, layers=layers, transform=transform))
+    model, operator = model_of(MODELS["lr-gccf"].Config(embedding_size=3, layers=layers, transform=transform))
     operator_NN = oracles.normalised(DENSE, self_loops=True)
     expected = oracles.lrgccf(parameters(model), operator_NN, layers, transform)
     close(scores(model.factors(operator)), oracles.layerwise_scores(expected, N_USERS, 1.0))
@@ -195,7 +195,7 @@ def test_lrgccf(layers: int, transform: bool) -> None:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_ngcf(layers: int) -> None:
-    model, operator = model_of(MODELS["ngcf"](embedding_size=3, layers=layers))
+    model, operator = model_of(MODELS["ngcf"].Config(embedding_size=3, layers=layers))
     expected = oracles.ngcf(parameters(model), DENSE, layers, slope=0.2)
     for ours, theirs in zip(model.propagate(operator, Pass()).embeddings_ND, expected, strict=True):
         close(ours.detach(), theirs)
@@ -203,28 +203,28 @@ def test_ngcf(layers: int) -> None:
 
 
 def test_gcmc() -> None:
-    model, operator = model_of(MODELS["gc-mc"](embedding_size=3))
+    model, operator = model_of(MODELS["gc-mc"].Config(embedding_size=3))
     factors_NF = oracles.gcmc(parameters(model), oracles.normalised(DENSE))
     close(scores(model.factors(operator)), factors_NF[:N_USERS] @ factors_NF[N_USERS:].T)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_pinsage(layers: int) -> None:
-    model, operator = model_of(MODELS["pinsage"](embedding_size=3, layers=layers, neighbours=4))
+    model, operator = model_of(MODELS["pinsage"].Config(embedding_size=3, layers=layers, neighbours=4))
     factors_NF = oracles.pinsage(parameters(model), layers)
     close(scores(model.factors(operator)), factors_NF[:N_USERS] @ factors_NF[N_USERS:].T)
 
 
 @pytest.mark.parametrize("name", ["bpr", "wrmf"])
 def test_matrix_factorisation_does_not_propagate(name: str) -> None:
-    model, operator = model_of(MODELS[name](embedding_size=3))
+    model, operator = model_of(MODELS[name].Config(embedding_size=3))
     embedding_ND = parameters(model)["embedding"]
     close(scores(model.factors(operator)), embedding_ND[:N_USERS] @ embedding_ND[N_USERS:].T)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
-    config: Any = MODELS[name](name=name, embedding_size=3)
+    config: Any = MODELS[name].Config(name=name, embedding_size=3)
     exact, operator = model_of(config)
     rounded = build(config, GRAPH, generator(1)).eval()
     rounded.load_state_dict({name: tensor.clone() for name, tensor in exact.state_dict().items()})
@@ -238,7 +238,7 @@ def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
     """As on CUDA with train.precision = "bfloat16", for which float16 stands: not every CPU multiplies the other."""
-    model = build(MODELS[name](name=name), GRAPH, generator(1))  # type: ignore[call-arg]
+    model = build(MODELS[name].Config(name=name), GRAPH, generator(1))  # type: ignore[call-arg]
     operator = Operator.build(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(model.self_loops))
     exact = torch.cat(model.eval().factors(operator))
     found = torch.cat(model.factors(lambda x_ND: operator(x_ND.float()).half()))
@@ -252,16 +252,16 @@ def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_readout_of_some_rows_is_those_rows(name: str) -> None:
-    config: Any = MODELS[name](name=name, embedding_size=3)
+    config: Any = MODELS[name].Config(name=name, embedding_size=3)
     model, operator = model_of(config)
     layers = model.propagate(operator, Pass())
     rows_R = torch.tensor([4, 0, 15, 4])
-    assert torch.equal(model.readout(layers, rows_R), model.readout(layers)[rows_R])
+    assert torch.equal(layers.factors(rows_R), layers.factors()[rows_R])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_initial_number_comes_from_the_generator(name: str) -> None:
-    config: Any = MODELS[name](name=name, embedding_size=3)
+    config: Any = MODELS[name].Config(name=name, embedding_size=3)
     torch.manual_seed(1)
     first = build(config, GRAPH, generator(7)).state_dict()
     torch.manual_seed(2)
@@ -275,13 +275,13 @@ def test_every_initial_number_comes_from_the_generator(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hmlet-all", "ngcf", "gc-mc"])
 def test_dropout_comes_from_its_generator_alone(name: str) -> None:
-    config: Any = MODELS[name](name=name, embedding_size=3)
+    config: Any = MODELS[name].Config(name=name, embedding_size=3)
     model, operator = model_of(config)
 
     def first_layer(seed: int | None) -> Tensor:
         torch.manual_seed(seed or 0)  # must not matter
         how = Pass(dropout=None if seed is None else generator(seed), hard=False)
-        return model.readout(model.propagate(operator, how)).detach()
+        return model.propagate(operator, how).factors().detach()
 
     assert torch.equal(first_layer(3), first_layer(3))
     assert not torch.equal(first_layer(3), first_layer(4))
@@ -299,7 +299,7 @@ class BatchLoss(nn.Module):
         rate, noise = (generator(6), generator(9)) if self.noisy else (None, None)
         layers = self.model.propagate(self.operator, Pass(noise=noise, dropout=rate, temperature=0.7, hard=False))
         rows = [torch.tensor(rows) for rows in ([0, 3, 5, 0, 6], [7, 8, 12, 9, 7], [15, 10, 11, 13, 14])]
-        return bpr(margins(*(self.model.readout(layers, row) for row in rows)))
+        return bpr(margins(*(layers.factors(row) for row in rows)))
 
 
 TINY = {"embedding_size": 2, "gate_hidden": (3, 2)}  # a finite difference is two passes for each parameter
@@ -308,12 +308,12 @@ GRADIENT_CASES: dict[str, Callable[[], ModelConfig]] = {
     "hmlet-all-layerwise": lambda: HmletConfig(name="hmlet-all", layers=2, readout="layerwise", **TINY),
     "hmlet-formula": lambda: HmletConfig(name="hmlet-front", layers=2, nonlinear_input="gated", **TINY),
     "hmlet-non-linear": lambda: HmletConfig(layers=2, gate_types=("non-linear", "linear"), activation="tanh", **TINY),
-    "lightgcn": lambda: MODELS["lightgcn"](embedding_size=2, layers=3),
-    "lr-gccf": lambda: MODELS["lr-gccf"](embedding_size=2, layers=2),
-    "ngcf": lambda: MODELS["ngcf"](embedding_size=2, layers=2),
-    "gc-mc": lambda: MODELS["gc-mc"](embedding_size=2),
-    "pinsage": lambda: MODELS["pinsage"](embedding_size=2, neighbours=3),
-    "bpr": lambda: MODELS["bpr"](embedding_size=2),
+    "lightgcn": lambda: MODELS["lightgcn"].Config(embedding_size=2, layers=3),
+    "lr-gccf": lambda: MODELS["lr-gccf"].Config(embedding_size=2, layers=2),
+    "ngcf": lambda: MODELS["ngcf"].Config(embedding_size=2, layers=2),
+    "gc-mc": lambda: MODELS["gc-mc"].Config(embedding_size=2),
+    "pinsage": lambda: MODELS["pinsage"].Config(embedding_size=2, neighbours=3),
+    "bpr": lambda: MODELS["bpr"].Config(embedding_size=2),
 }
 
 

@@ -10,8 +10,7 @@ import planted
 import pytest
 import torch
 
-from hmlet.config import WRMFConfig
-from hmlet.models.wrmf import WRMF
+from hmlet.models.wrmf import WRMF, WRMFConfig
 
 N_USERS, N_ITEMS = 9, 11
 PAIRS = planted.random_pairs(4, N_USERS - 1, N_ITEMS - 1, 0.3)  # the last user and item have nothing
@@ -19,7 +18,7 @@ PAIRS = planted.random_pairs(4, N_USERS - 1, N_ITEMS - 1, 0.3)  # the last user 
 
 def fresh(alpha: float, penalty: float, seed: int = 1) -> WRMF:
     config = WRMFConfig(embedding_size=4, alpha=alpha, regularization=penalty)
-    return WRMF(config, N_USERS, N_ITEMS, torch.Generator().manual_seed(seed))
+    return WRMF(config, planted.graph([], N_USERS, N_ITEMS), torch.Generator().manual_seed(seed))
 
 
 def sides(model: WRMF) -> tuple[np.ndarray, np.ndarray]:

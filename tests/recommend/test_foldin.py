@@ -11,9 +11,9 @@ from finished import NAMES, finished
 from planted import dataset
 
 from hmlet.api import Run, fit
-from hmlet.config import MODELS, resolve
+from hmlet.config import resolve
 from hmlet.errors import ConfigError, DataError, UnknownId
-from hmlet.recommend.foldin import PROPAGATED, FoldIn
+from hmlet.recommend.foldin import FoldIn
 from hmlet.runs.directory import RunDirectory
 
 ALL = ["hmlet-all", *(name for name in NAMES if name != "hmlet-all")]
@@ -121,7 +121,3 @@ def test_other_readouts_and_soft_gates_are_followed(readout: str, ranking: str, 
     run = finished("hmlet-all", tmp_path / "run", *choices)
     found = run.fold_in.edited_user(3, [run.fold_in.own_items(3)])[0]
     torch.testing.assert_close(found, run.factors[0][3], rtol=1e-5, atol=1e-6)
-
-
-def test_every_family_is_either_propagated_or_has_a_rule() -> None:
-    assert {config.family for config in MODELS.values()} == {*PROPAGATED, "bpr", "wrmf", "pinsage"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hmlet.config import MODELS, resolve
+from hmlet.config import resolve
 from hmlet.errors import ConfigError
+from hmlet.models import MODELS
 from hmlet.reproduction.campaign import plan_runs
 from hmlet.reproduction.plan import TABLES, Choice, identity
 

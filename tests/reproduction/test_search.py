@@ -12,9 +12,10 @@ import pytest
 from bare import run_bare
 from planted import checkerboard
 
-from hmlet.config import MODELS, resolve
+from hmlet.config import resolve
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError
+from hmlet.models import MODELS
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.search import Trial, best_recipe, draw, search, searched_models
 from hmlet.tuning.space import Range, load_space

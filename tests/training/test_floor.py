@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from hmlet.config import Recipe, resolve
-from hmlet.training.floor import Part, Rates, by_part, floor_seconds, gate_parts, measure, step_parts
+from hmlet.graph.work import Part, Rates
+from hmlet.models.gating import gate_work
+from hmlet.training.floor import by_part, floor_seconds, measure, step_parts
 
 UNIT = Rates(copied=1.0, gathered=1.0, multiplied=1.0)
 
@@ -69,7 +71,7 @@ def test_bfloat16_halves_what_is_propagated_and_not_what_is_trained() -> None:
 
 
 def test_a_gate_by_hand() -> None:
-    parts = gate_parts(100, 8, [6], 2)
+    parts = gate_work(100, 8, [6], 2)
     products = [part for part in parts if part.name == "matrix products"]
     # 16 → 6 → 2, forward, and backward to the input and to the weights.
     assert [part.operations for part in products] == [
@@ -84,7 +86,7 @@ def test_a_gate_by_hand() -> None:
 
 
 def test_a_resting_gate_has_no_gradient_of_its_weights() -> None:
-    trained, frozen = gate_parts(100, 8, [6], 2), gate_parts(100, 8, [6], 2, frozen=True)
+    trained, frozen = gate_work(100, 8, [6], 2), gate_work(100, 8, [6], 2, resting=True)
     forward = 2 * 100 * (16 * 6 + 6 * 2)
     assert sum(part.operations for part in trained) == 3 * forward
     assert sum(part.operations for part in frozen) == 2 * forward

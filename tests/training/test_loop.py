@@ -151,7 +151,7 @@ def test_a_non_finite_loss_stops_before_the_parameters_move(
     wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunDirectory
 ) -> None:
     taken: list[steps.GradientSteps] = []
-    sound = steps.GradientSteps.loss
+    sound = steps.GradientSteps.batch_loss
 
     def loss(self: steps.GradientSteps) -> torch.Tensor:
         if type(self) is not steps.GradientSteps:  # the memory plan's
@@ -160,7 +160,7 @@ def test_a_non_finite_loss_stops_before_the_parameters_move(
         return sound(self) * (wrong if len(taken) == STEPS_AN_EPOCH + 3 else 1.0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(steps.GradientSteps, "loss", loss)
+        patch.setattr(steps.GradientSteps, "batch_loss", loss)
         with pytest.raises(TrainingError, match="epoch 2, at batch 3"):
             fit(tmp_path / "run")
     assert len(taken) == STEPS_AN_EPOCH + 3
@@ -296,7 +296,7 @@ import os, signal, sys
 from hmlet.cli import main
 from hmlet.training.steps import GradientSteps
 
-act, taken, sound = sys.argv.pop(1), 0, GradientSteps.loss
+act, taken, sound = sys.argv.pop(1), 0, GradientSteps.batch_loss
 
 def loss(self):
     global taken
@@ -309,7 +309,7 @@ def loss(self):
             os.kill(os.getpid(), signal.Signals[name])
     return sound(self)
 
-GradientSteps.loss = loss
+GradientSteps.batch_loss = loss
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -11,9 +11,10 @@ import torch
 from planted import dataset
 from torch.profiler import ProfilerActivity, profile
 
-from hmlet.config import MODELS, Recipe, resolve
+from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.graph.kernels import Operator, stream
+from hmlet.models import MODELS
 from hmlet.ranking import evaluation
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.runs.directory import RunDirectory

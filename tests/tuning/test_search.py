@@ -15,9 +15,10 @@ from bare import run_bare
 from forked import Forked
 from searched import GRID, RECIPE, Fake, planted
 
-from hmlet.config import MODELS, Recipe, resolve
+from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
+from hmlet.models import MODELS
 from hmlet.training.loop import Interrupted
 from hmlet.tuning import Range, Space, backend, load_space, search, tune
 

@@ -1,53 +1,7 @@
 """Recipes: what to train and how, as frozen types, and the recipes that come with the package, as data."""
 
-from hmlet.config.recipe import (
-    MODELS,
-    SEARCHED,
-    AnyModel,
-    BPRConfig,
-    GateType,
-    GCMCConfig,
-    GraphModelConfig,
-    HmletConfig,
-    HmletName,
-    LightGCNConfig,
-    LRGCCFConfig,
-    ModelConfig,
-    NGCFConfig,
-    PinSageConfig,
-    Preset,
-    Rate,
-    Recipe,
-    Section,
-    TrainConfig,
-    WRMFConfig,
-    differences,
-    resolve,
-    variant_types,
-)
+from hmlet.config.recipe import Recipe, differences
+from hmlet.config.resolution import DEFAULT_PRESET, Preset, resolve
+from hmlet.config.train import TrainConfig
 
-__all__ = [
-    "MODELS",
-    "SEARCHED",
-    "AnyModel",
-    "BPRConfig",
-    "GCMCConfig",
-    "GateType",
-    "GraphModelConfig",
-    "HmletConfig",
-    "HmletName",
-    "LRGCCFConfig",
-    "LightGCNConfig",
-    "ModelConfig",
-    "NGCFConfig",
-    "PinSageConfig",
-    "Preset",
-    "Rate",
-    "Recipe",
-    "Section",
-    "TrainConfig",
-    "WRMFConfig",
-    "differences",
-    "resolve",
-    "variant_types",
-]
+__all__ = ["DEFAULT_PRESET", "Preset", "Recipe", "TrainConfig", "differences", "resolve"]

@@ -56,6 +56,11 @@ class TripletSampler:
         self.largest = int(train.counts.max())
         self.keys = None if backend.triton_runs(self.items) else torch.from_numpy(_keys(train, n_items)).to(device)
 
+    @staticmethod
+    def planned_bytes(n_users: int, n_edges: int, device: str) -> int:
+        """What a sampler holds: two numbers of 8 bytes a user, an item an interaction, and on CPU a key beside it."""
+        return 16 * n_users + (4 if device == "cuda" else 12) * n_edges
+
     @record_function("hmlet::sampling")
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
         """`size` independent triplets."""

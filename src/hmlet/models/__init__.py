@@ -1,15 +1,17 @@
-"""HMLET and every baseline of its paper, each ending in one pair of factor matrices."""
+"""HMLET and every baseline of its paper: one file per model, each ending in one pair of factor matrices.
+
+A new model is one file and one line below, or one call of `register` from outside the package.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, get_args
 
 import torch
 
-from hmlet.config import ModelConfig
 from hmlet.graph import Graph
-from hmlet.models.base import NOISE_FREE, Layers, Model, Pass, Product
+from hmlet.graph.layers import Layers
+from hmlet.models.base import NOISE_FREE, GraphModelConfig, Model, ModelConfig, Newcomer, Pass, Product, Views
 from hmlet.models.gcmc import GCMC
 from hmlet.models.hmlet import HMLET
 from hmlet.models.lightgcn import LightGCN
@@ -19,21 +21,39 @@ from hmlet.models.ngcf import NGCF
 from hmlet.models.pinsage import PinSage
 from hmlet.models.wrmf import WRMF
 
-__all__ = ["NOISE_FREE", "Layers", "Model", "Pass", "Product", "build"]
+__all__ = [
+    "DEFAULT",
+    "MODELS",
+    "NOISE_FREE",
+    "GraphModelConfig",
+    "Layers",
+    "Model",
+    "ModelConfig",
+    "Newcomer",
+    "Pass",
+    "Product",
+    "Views",
+    "build",
+    "register",
+]
 
-_MODELS: dict[str, Callable[[Any, int, int, torch.Generator], Model]] = {
-    "hmlet": HMLET,
-    "lightgcn": LightGCN,
-    "lr-gccf": LRGCCF,
-    "ngcf": NGCF,
-    "gc-mc": GCMC,
-    "bpr": BPRMF,
-    "wrmf": WRMF,
-}
+MODELS: dict[str, type[Model]] = {}
+"""Every model by its name; HMLET's variants are four names of one."""
+DEFAULT = "hmlet-end"
+Registered = TypeVar("Registered", bound=type[Model])
+
+
+def register(model: Registered) -> Registered:
+    """Make a model known by the names that its config has; usable as a decorator."""
+    for name in get_args(model.Config.model_fields["name"].annotation):
+        MODELS[name] = model
+    return model
+
+
+for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF):
+    register(_model)
 
 
 def build(config: ModelConfig, graph: Graph, generator: torch.Generator) -> Model:
     """A freshly initialised model for a graph; every initial number comes from the generator."""
-    if config.family == "pinsage":
-        return PinSage(config, graph, generator)  # type: ignore[arg-type]
-    return _MODELS[config.family](config, graph.n_users, graph.n_items, generator)
+    return MODELS[config.name](config, graph, generator)

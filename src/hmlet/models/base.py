@@ -1,26 +1,97 @@
-"""What every model is: embeddings that are propagated into layers, and layers that are read out into one factor a node.
+"""The contract of a model. Whatever another room needs to know of a model, the model says here.
 
-Legend: U users, I items, N = U + I nodes, D embedding size, R rows asked for, F factor size.
-Models take tensors and return tensors. They know no file, no epoch and no global device.
+What can be said before there is a graph, its config says: how deep it is, which losses train it, how it saves memory.
+What needs tensors, its module says: how it propagates, which tensors have a row a node, how a newcomer gets a factor.
+
+Legend: U users, I items, N = U + I nodes, D embedding size, S neighbours of a newcomer, F factor size.
+Models take tensors and return tensors. They know no file, no epoch count and no global device.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from hmlet.config import ModelConfig
-from hmlet.graph.kernels import can_fuse, joined_margins, mean_margins
-from hmlet.losses.bpr import margins, row_norms
+from hmlet.data import Csr
+from hmlet.graph import Graph
+from hmlet.graph.layers import JoinedBy, Layers
+from hmlet.graph.work import Part
 from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.section import Depth, Section
 
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
+
+
+class ModelConfig(Section):
+    """What every model has, and what is known of it before there is a graph."""
+
+    family: ClassVar[str]  # the name of its files among the recipes
+    summary: ClassVar[str] = ""  # one line for `hmlet models`
+    solved: ClassVar[bool] = False  # an epoch is one `Model.solve` instead of gradient steps on a loss
+    losses: ClassVar[tuple[str, ...] | None] = None  # the losses that can train it; None: every loss
+    splits: ClassVar[bool] = True  # whether ranks can share its columns
+    propagates: ClassVar[bool] = False  # whether its layers are made by products with Â
+
+    if TYPE_CHECKING:  # each model declares its own names, last among its fields
+        name: str
+
+    embedding_size: PositiveInt = 64
+    """D, the length of a node's embedding."""
+    initial_deviation: PositiveFloat = 0.1
+    """Standard deviation of the embeddings before training: 0.1 in the authors' program."""
+
+    @property
+    def depth(self) -> int:
+        """How many layers follow e⁰."""
+        return 0
+
+    @property
+    def gated(self) -> bool:
+        """Whether nodes choose a branch, so that a run has gates to analyse."""
+        return False
+
+    @property
+    def warmup(self) -> int:
+        """Epochs at the start in which every parameter but e⁰ rests."""
+        return 0
+
+    def lighter(self) -> list[list[str]]:
+        """Settings that take less memory, by kind, the mildest of each kind first; as `--set` takes them."""
+        return []
+
+    def work(self, n_nodes: int, storage: int, resting: bool) -> list[Part]:
+        """What a step does beyond products with Â, the loss and the optimizer; `storage` is bytes a number."""
+        return []
+
+    def weights(self, resting: bool) -> int:
+        """How many numbers the optimizer moves beyond e⁰, as far as `work` counts them."""
+        return 0
+
+    def require_newcomers(self) -> None:
+        """Raise where the model has no answer for a node that it was not trained with."""
+
+
+class GraphModelConfig(ModelConfig):
+    """What every model that propagates over the graph has."""
+
+    propagates: ClassVar[bool] = True
+
+    layers: Depth = 4
+    """K, how many times embeddings are propagated."""
+
+    @property
+    def depth(self) -> int:
+        return self.layers
+
+    def lighter(self) -> list[list[str]]:
+        return [[f"model.layers={K}" for K in range(self.layers - 1, 0, -1)]]
 
 
 @dataclass(frozen=True)
@@ -41,62 +112,104 @@ NOISE_FREE = Pass()
 """The pass of a finished model."""
 
 
-@dataclass(frozen=True, eq=False)
-class Layers:
-    """The embeddings of every node at each layer, e⁰ first, and what the gates chose on the way."""
+class Newcomer(NamedTuple):
+    """How a newcomer's factor follows from those of its neighbours alone."""
 
-    embeddings_ND: Sequence[Tensor]
-    gates: dict[int, Tensor]  # layer -> probability of the non-linear branch, N
+    solve: Callable[[Tensor], Tensor]  # the neighbours' factors, S × D in float64 -> the newcomer's, D
+    rescaled: bool = False  # whether the result is scaled to the length that training gives
+
+
+class Views(NamedTuple):
+    """What an auxiliary term of the loss may look at."""
+
+    layers: Layers
+    another: Callable[[], Layers]  # one more pass, over a graph that is thinned anew
+    nodes: Callable[[], Tensor]  # the batch's rows among all nodes, with repetitions
 
 
 class Model(nn.Module, ABC):
     """A recommender whose every score is the dot product of a user's and an item's factor."""
 
-    self_loops = False  # whether Â is normalised with self-loops
-    joined_by: Literal["mean", "concatenation", "last"] = "mean"  # how the layers become a factor
-    factor_scale = 1.0  # of concatenated layers
+    Config: ClassVar[type[ModelConfig]]
+    self_loops: ClassVar[bool] = False  # whether Â is normalised with self-loops
+    propagates_layers: ClassVar[bool] = True  # whether its i-th product multiplies the i-th layer that is read out
+    joined_by: JoinedBy = "mean"  # how the layers become a factor
+    factor_scale: float = 1.0  # of concatenated layers
 
-    def __init__(self, config: ModelConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
+    def __init__(self, config: ModelConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
-        self.n_users = n_users
-        self.n_items = n_items
-        initial_ND = torch.empty(n_users + n_items, config.embedding_size)
+        self.n_users, self.n_items = graph.n_users, graph.n_items
+        initial_ND = torch.empty(graph.n_nodes, config.embedding_size)
         initial_ND.normal_(0.0, config.initial_deviation, generator=generator)
         self.embedding = nn.Parameter(initial_ND)
 
     @abstractmethod
     def propagate(self, product: Product, how: Pass) -> Layers:
-        """Every layer's embeddings."""
+        """Every layer's embeddings, joined as this model joins them: `return self.layers([...])`."""
 
-    def readout(self, layers: Layers, rows_R: Tensor | None = None) -> Tensor:
-        """The factors of some nodes (all of them without `rows_R`): R × F."""
-        if self.joined_by == "last":
-            return _rows(layers.embeddings_ND[-1:], rows_R)[0]
-        if self.joined_by == "concatenation":
-            joined_RF = torch.cat(_rows(layers.embeddings_ND, rows_R), dim=1)
-            return joined_RF if self.factor_scale == 1.0 else joined_RF * self.factor_scale
-        if rows_R is not None:
-            mean_RD: Tensor = _MeanOfRows.apply(rows_R, *layers.embeddings_ND)  # type: ignore[no-untyped-call]
-            return mean_RD
-        mean_ND = layers.embeddings_ND[0].clone()
-        for embedding_ND in layers.embeddings_ND[1:]:  # one table more, where stacking would take K + 1 of them
-            mean_ND = mean_ND.add_(embedding_ND)
-        return mean_ND.div_(len(layers.embeddings_ND))
-
-    def margins(self, layers: Layers, rows_3B: Tensor) -> tuple[Tensor, Tensor]:
-        """r_ui - r_uj of a batch's triplets (B), and ‖rows of e⁰‖² / B; the rows are users, positives and negatives."""
-        if self.joined_by != "last" and can_fuse(layers.embeddings_ND):
-            if self.joined_by == "mean":
-                return mean_margins(layers.embeddings_ND, rows_3B)
-            margin_B, norms = joined_margins(layers.embeddings_ND, rows_3B)
-            return margin_B * self.factor_scale**2, norms
-        factors_3BF, rows_3BD = self.readout(layers, rows_3B), self.embedding.index_select(0, rows_3B)
-        return margins(*factors_3BF.chunk(3)), row_norms(rows_3BD.chunk(3))
+    def layers(self, embeddings_ND: Sequence[Tensor], gates: dict[int, Tensor] | None = None) -> Layers:
+        return Layers(embeddings_ND, gates or {}, self.joined_by, self.factor_scale)
 
     def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
-        all_NF = self.readout(self.propagate(product, how))
+        all_NF = self.propagate(product, how).factors()
         return all_NF[: self.n_users], all_NF[self.n_users :]
+
+    # -- training -------------------------------------------------------------------------------------------------
+
+    def training_pass(self, temperature: float | Tensor, generator: torch.Generator) -> Pass:
+        """The pass of a training step."""
+        return Pass(dropout=generator)
+
+    def ranking_pass(self, epoch: int, generator: torch.Generator) -> Pass:
+        """The pass that makes the factors of the model as it is in an epoch; noise only if the recipe asks for it."""
+        return NOISE_FREE
+
+    def noisy_pass(self, epoch: int, generator: torch.Generator) -> Pass:
+        """The authors' way to rank: a hard choice under fresh noise, at an epoch's temperature."""
+        return Pass(noise=generator, temperature=self.temperature(epoch))
+
+    def temperature(self, epoch: int) -> float:
+        """τ of a training epoch; 1 for a model without gates."""
+        return 1.0
+
+    def auxiliary(self, views: Views, how: Pass) -> Tensor | None:
+        """A further term of the loss, weighted as it should count: the agreement of two views, say.
+
+        Of several ranks each returns the whole term, which `how.ranks` helps to add up.
+        """
+        return None
+
+    def solve(self, train: Csr) -> float:
+        """One epoch of a solved model; returns its loss."""
+        raise NotImplementedError(f"{type(self).__name__} is trained by gradient steps")
+
+    def solving_bytes(self, n_edges: int) -> int:
+        """What `solve` holds at once beyond the parameters."""
+        return 0
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def per_node(self) -> set[str]:
+        """The names of the tensors in the state that have a row for each node."""
+        return {"embedding"}
+
+    def set_nodes(self, n_users: int, n_items: int, tensors: Mapping[str, Tensor]) -> None:
+        """Give the model other nodes: a tensor for each name of `per_node`."""
+        for name, tensor in tensors.items():
+            path, _, own = name.rpartition(".")
+            module = self.get_submodule(path)
+            before = getattr(module, own)
+            parameter = isinstance(before, nn.Parameter)
+            setattr(module, own, nn.Parameter(tensor, before.requires_grad) if parameter else tensor)
+        self.n_users, self.n_items = n_users, n_items
+
+    def newcomer(self, others_ND: Tensor) -> Newcomer | None:
+        """How a node that was not trained gets its factor from its neighbours', given all nodes of their side.
+
+        None: e⁰ by ridge regression from what the neighbours send, and then the model's own propagation.
+        """
+        return None
 
     def keep_columns(self, ranks: Ranks) -> Model:
         """This model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
@@ -106,33 +219,6 @@ class Model(nn.Module, ABC):
     def weights(self) -> list[nn.Parameter]:
         """Every trained parameter but the embeddings."""
         return [parameter for name, parameter in self.named_parameters() if name != "embedding"]
-
-
-class _MeanOfRows(torch.autograd.Function):
-    """The layers' mean at some rows. Every layer has the same gradient there, so it is scattered only once."""
-
-    @staticmethod
-    def forward(ctx: Any, rows_R: Tensor, *layers_ND: Tensor) -> Tensor:
-        ctx.save_for_backward(rows_R)
-        ctx.shapes = [(layer_ND.shape, layer_ND.dtype) for layer_ND in layers_ND]
-        total_RD = layers_ND[0].index_select(0, rows_R)
-        for layer_ND in layers_ND[1:]:
-            total_RD = total_RD + layer_ND.index_select(0, rows_R)
-        return total_RD / len(layers_ND)
-
-    @staticmethod
-    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor | None, ...]:
-        (rows_R,) = ctx.saved_tensors
-        share_RD = grad_RD / len(ctx.shapes)
-        scattered = {
-            dtype: share_RD.new_zeros(shape, dtype=dtype).index_add_(0, rows_R, share_RD.to(dtype))
-            for shape, dtype in dict.fromkeys(ctx.shapes)
-        }
-        return None, *(scattered[dtype] for _, dtype in ctx.shapes)
-
-
-def _rows(embeddings_ND: Sequence[Tensor], rows_R: Tensor | None) -> list[Tensor]:
-    return [embedding if rows_R is None else embedding.index_select(0, rows_R) for embedding in embeddings_ND]
 
 
 def dropout(x_MD: Tensor, rate: float, how: Pass, n_nodes: int) -> Tensor:

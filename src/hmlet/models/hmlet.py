@@ -9,20 +9,136 @@
 
 from __future__ import annotations
 
+import math
+from typing import Annotated, ClassVar, Literal
+
 import torch
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from hmlet.config import HmletConfig
+from hmlet.errors import ConfigError
+from hmlet.graph import Graph
 from hmlet.graph.kernels import Activation, fork
-from hmlet.models.base import Layers, Model, Pass, Product
-from hmlet.models.gating import Gate, RandomGate
+from hmlet.graph.layers import Layers
+from hmlet.graph.work import Part
+from hmlet.models.base import NOISE_FREE, GraphModelConfig, Model, Pass, Product
+from hmlet.models.gating import Gate, RandomGate, gate_weights, gate_work
+from hmlet.system.section import Rate
+
+GateType = Literal["linear", "non-linear", "gated"]
+HmletName = Literal["hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"]
+LEAST_TEMPERATURE = 0.01
+
+
+class HmletConfig(GraphModelConfig):
+    """HMLET: each node chooses, layer by layer, between linear and non-linear propagation."""
+
+    family: ClassVar[str] = "hmlet"
+
+    name: HmletName = "hmlet-end"
+    gate_types: tuple[GateType, ...] | None = None
+    """One type a layer, instead of the variant's: "linear", "non-linear" or "gated"."""
+    activation: Literal["elu", "leaky-relu", "relu", "tanh"] = "elu"
+    """φ of the non-linear branch; ELU has α = 1."""
+    leaky_slope: Rate = 0.01
+    """Slope of "leaky-relu" below zero: 0.01 in the paper's text, 0.1 in the authors' program."""
+    nonlinear_input: Literal["bypassed", "gated"] = "bypassed"
+    """What the first gated layer's non-linear branch propagates: the bypassed e⁰ (text), or eᴳ (formula)."""
+    readout: Literal["mean", "layerwise"] = "mean"
+    """One dot product of averaged layers (authors' program), or the sum of a dot product a layer (formula)."""
+    gate_hidden: tuple[PositiveInt, ...] = (512, 128, 64)
+    """Hidden sizes of the gate's MLP between its input of 2 D and its two logits."""
+    gate_dropout: Rate = 0.2
+    """Dropout between the gate's layers while training."""
+    gate_choice: Literal["learned", "random"] = "learned"
+    """"random" is an ablation: each node's choice is drawn once and never trained."""
+    gate_training: Literal["straight-through", "soft"] = "soft"
+    """Gates while training: one-hot forward with soft gradients (paper), or soft (authors' program)."""
+    gate_noise: bool = True
+    """Gumbel noise on the logits while training; without it, "soft" is a plain mixture."""
+    gate_ranking: Literal["argmax", "noisy", "soft"] = "argmax"
+    """Gates of the finished model: noise-free choice, the authors' noisy choice, or the mixture."""
+    gate_warmup: Annotated[int, Field(ge=0)] = 0
+    """Epochs at the start in which the gates' parameters are frozen."""
+    temperature: Literal["formula", "text", "authors"] = "text"
+    """τ by epoch e: exp(-0.001 e); 0.7 · 0.995ᵉ, floor 0.01; 0.7 · exp(-0.005 (e - 300)) past 300, same floor."""
+
+    @model_validator(mode="after")
+    def _one_type_a_layer(self) -> HmletConfig:
+        if self.gate_types is not None and len(self.gate_types) != self.layers:
+            raise ValueError(
+                f"gate_types has {len(self.gate_types)} entries for {self.layers} layers; give one a layer"
+            )
+        return self
+
+    @property
+    def types(self) -> tuple[GateType, ...]:
+        """The gate type of each layer: the variant's, unless given one by one."""
+        return self.gate_types or variant_types(self.name, self.layers)
+
+    @property
+    def gated(self) -> bool:
+        return "gated" in self.types
+
+    @property
+    def warmup(self) -> int:
+        return self.gate_warmup
+
+    @property
+    def _n_gates(self) -> int:
+        """How many gates have parameters."""
+        return self.types.count("gated") if self.gate_choice == "learned" else 0
+
+    def lighter(self) -> list[list[str]]:
+        """Fewer layers, unless each has its own type; gates half as wide, a quarter, … until the narrowest is 1."""
+        shallower = super().lighter() if self.gate_types is None else []
+        times = range(1, min(self.gate_hidden, default=1).bit_length())
+        narrower = [",".join(str(width >> by) for width in self.gate_hidden) for by in times]
+        return [*shallower, [f"model.gate_hidden=[{hidden}]" for hidden in narrower]]
+
+    def work(self, n_nodes: int, storage: int, resting: bool) -> list[Part]:
+        return gate_work(n_nodes, self.embedding_size, self.gate_hidden, storage, resting) * self._n_gates
+
+    def weights(self, resting: bool) -> int:
+        if resting:
+            return 0
+        return self.types.count("gated") * gate_weights(self.embedding_size, self.gate_hidden)
+
+    def require_newcomers(self) -> None:
+        if self.gate_choice == "random":
+            raise ConfigError(
+                "random gates say nothing about a node that was not trained", 'train with model.gate_choice="learned"'
+            )
+
+
+def variant_types(name: HmletName, layers: int) -> tuple[GateType, ...]:
+    """The paper's table of variants: which layers are gated. End, Middle and Front gate two layers whatever K is."""
+    width = min(2, layers)
+    first, count = {
+        "hmlet-all": (1, layers),
+        "hmlet-front": (1, width),
+        "hmlet-middle": ((layers - width) // 2 + 1, width),
+        "hmlet-end": (layers - width + 1, width),
+    }[name]
+    return tuple("gated" if first <= layer < first + count else "linear" for layer in range(1, layers + 1))
+
+
+def temperature(schedule: str, epoch: int) -> float:
+    """τ in an epoch (from 0) by one of the three schedules that the formula, the text and the authors' program give."""
+    if schedule == "formula":
+        return math.exp(-0.001 * epoch)
+    if schedule == "text":
+        return max(0.7 * 0.995**epoch, LEAST_TEMPERATURE)
+    return max(0.7 * math.exp(-0.005 * max(epoch - 300, 0)), LEAST_TEMPERATURE)
 
 
 class HMLET(Model):
     """HMLET in any of its variants: All, Front, Middle and End are tables of gate types."""
 
-    def __init__(self, config: HmletConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(config, n_users, n_items, generator)
+    Config = HmletConfig
+
+    def __init__(self, config: HmletConfig, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(config, graph, generator)
         self.config = config
         if config.readout == "layerwise":  # all layers side by side with β = 1 / (K + 1), shared by both factors
             self.joined_by, self.factor_scale = "concatenation", (config.layers + 1) ** -0.5
@@ -55,4 +171,26 @@ class HMLET(Model):
                 else:
                     chosen_ND, gates[layer] = self.gates[str(layer)](linear_ND, nonlinear_ND, how)
             layers.append(chosen_ND)
-        return Layers(layers, gates)
+        return self.layers(layers, gates)
+
+    def training_pass(self, temperature: float | Tensor, generator: torch.Generator) -> Pass:
+        return Pass(
+            noise=generator if self.config.gate_noise else None,
+            dropout=generator,
+            temperature=temperature,
+            hard=self.config.gate_training == "straight-through",
+        )
+
+    def ranking_pass(self, epoch: int, generator: torch.Generator) -> Pass:
+        if self.config.gate_ranking == "argmax":
+            return NOISE_FREE
+        if self.config.gate_ranking == "soft":
+            return Pass(temperature=self.temperature(epoch), hard=False)
+        return self.noisy_pass(epoch, generator)
+
+    def temperature(self, epoch: int) -> float:
+        return temperature(self.config.temperature, epoch)
+
+    def per_node(self) -> set[str]:
+        drawn = {f"gates.{layer}.choice_N2" for layer, gate in self.gates.items() if isinstance(gate, RandomGate)}
+        return {*super().per_node(), *drawn}

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor
 
-from hmlet.config import LightGCNConfig
+from hmlet.graph import Graph
 from hmlet.graph.kernels import fork
-from hmlet.models.base import Layers, Model, Pass, Product
+from hmlet.graph.layers import Layers
+from hmlet.models.base import GraphModelConfig, Model, Pass, Product
+
+
+class LightGCNConfig(GraphModelConfig):
+    """LightGCN: linear propagation, layers averaged."""
+
+    family: ClassVar[str] = "lightgcn"
+    name: Literal["lightgcn"] = "lightgcn"
 
 
 class LightGCN(Model):
     """Linear propagation alone."""
 
-    def __init__(self, config: LightGCNConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(config, n_users, n_items, generator)
+    Config = LightGCNConfig
+
+    def __init__(self, config: LightGCNConfig, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(config, graph, generator)
         self.config = config
 
     def propagate(self, product: Product, how: Pass) -> Layers:
@@ -22,4 +34,4 @@ class LightGCN(Model):
         for _ in range(self.config.layers):
             next_ND, layers[-1] = fork(product, layers[-1])
             layers.append(next_ND)
-        return Layers(layers, {})
+        return self.layers(layers)

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-import torch
+from typing import ClassVar, Literal
 
-from hmlet.config import BPRConfig
-from hmlet.models.base import Layers, Model, Pass, Product
+import torch
+from torch import Tensor
+
+from hmlet.graph.layers import Layers
+from hmlet.models.base import Model, ModelConfig, Newcomer, Pass, Product
+
+
+class BPRConfig(ModelConfig):
+    """BPR-MF: matrix factorisation trained on pairs."""
+
+    family: ClassVar[str] = "bpr"
+    name: Literal["bpr"] = "bpr"
 
 
 class BPRMF(Model):
     """Matrix factorisation trained on pairs: no propagation."""
 
-    def __init__(self, config: BPRConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(config, n_users, n_items, generator)
+    Config = BPRConfig
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        return Layers([self.embedding], {})
+        return self.layers([self.embedding])
+
+    def newcomer(self, others_ND: Tensor) -> Newcomer:
+        """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:
+
+        (Z_SᵀZ_S / |S| + C + λ) x ∝ mean of Z_S,  Z = Y - mean of Y,  λ = 4 of C's mean diagonal,
+        scaled to the length that training gave.
+        """
+        mean_D = others_ND.mean(dim=0)
+        spread_DD = torch.cov(others_ND.T, correction=0)
+        spread_DD.diagonal().add_(4 * spread_DD.diagonal().mean().clamp_min(1e-12))
+
+        def solve(own_SD: Tensor) -> Tensor:
+            own_SD = own_SD - mean_D
+            x_D: Tensor = torch.linalg.solve(spread_DD + own_SD.T @ own_SD / len(own_SD), own_SD.mean(dim=0))
+            return x_D
+
+        return Newcomer(solve, rescaled=True)

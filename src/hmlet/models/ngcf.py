@@ -5,21 +5,40 @@ E_{l+1} = LeakyReLU((Â + I) E_l W_1 + (Â E_l ⊙ E_l) W_2),  factor = E_0 ‖ 
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hmlet.config import NGCFConfig
-from hmlet.models.base import Layers, Model, Pass, Product, dropout, glorot
+from hmlet.graph import Graph
+from hmlet.graph.layers import Layers
+from hmlet.models.base import GraphModelConfig, Model, Pass, Product, dropout, glorot
+from hmlet.system.section import Depth, Rate
+
+
+class NGCFConfig(GraphModelConfig):
+    """NGCF: two transformations, the product of neighbours and LeakyReLU; normalised layers concatenated."""
+
+    family: ClassVar[str] = "ngcf"
+    name: Literal["ngcf"] = "ngcf"
+    layers: Depth = 3
+    """K, how many times embeddings are propagated."""
+    message_dropout: Rate = 0.1
+    """Dropout on each layer's output while training."""
+    leaky_slope: Rate = 0.2
+    """Slope of LeakyReLU below zero."""
 
 
 class NGCF(Model):
     """Each layer's output is dropped out and, for the factor, scaled to length one, as in its program."""
 
+    Config = NGCFConfig
+    propagates_layers = False  # it propagates what is not normalised yet
     joined_by = "concatenation"
 
-    def __init__(self, config: NGCFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(config, n_users, n_items, generator)
+    def __init__(self, config: NGCFConfig, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(config, graph, generator)
         self.config = config
         size = config.embedding_size
         self.sums = nn.ParameterList(glorot(size, size, generator) for _ in range(config.layers))
@@ -36,4 +55,4 @@ class NGCF(Model):
             hidden_MD = F.leaky_relu(message_MD, self.config.leaky_slope)
             hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)
             layers.append(columns(F.normalize(hidden_MD, dim=1), n_nodes))
-        return Layers(layers, {})
+        return self.layers(layers)

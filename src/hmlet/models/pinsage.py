@@ -7,27 +7,48 @@ N(u) are the T nodes that short walks from u visit most often, and α_uv is v's 
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hmlet.config import PinSageConfig
 from hmlet.graph import Graph
-from hmlet.models.base import Layers, Model, Pass, Product, glorot
+from hmlet.graph.layers import Layers
+from hmlet.models.base import GraphModelConfig, Model, Pass, Product, glorot
+from hmlet.system.section import Depth
+
+
+class PinSageConfig(GraphModelConfig):
+    """PinSage: convolutions over importance-weighted neighbourhoods that random walks choose."""
+
+    family: ClassVar[str] = "pinsage"
+    propagates: ClassVar[bool] = False  # its neighbourhoods are its own
+    name: Literal["pinsage"] = "pinsage"
+    layers: Depth = 2
+    """K, how many times embeddings are propagated."""
+    neighbours: PositiveInt = 20
+    """T, how many of the most visited nodes form a neighbourhood."""
+    walks: PositiveInt = 50
+    """Random walks that start at each node."""
+    walk_length: PositiveInt = 4
+    """Steps of a random walk."""
 
 
 class PinSage(Model):
     """Neighbourhoods are drawn once, when the model is made, and travel with its state."""
 
+    Config = PinSageConfig
     joined_by = "last"
 
     neighbours_NT: Tensor
     importance_NT: Tensor
 
     def __init__(self, config: PinSageConfig, graph: Graph, generator: torch.Generator) -> None:
-        super().__init__(config, graph.n_users, graph.n_items, generator)
+        super().__init__(config, graph, generator)
         self.config = config
         size = config.embedding_size
         seed = int(torch.randint(2**62, (1,), generator=generator))
@@ -52,7 +73,10 @@ class PinSage(Model):
             joined_MD = torch.relu(torch.addmm(join_bias, torch.cat([hidden_MD, rows(pooled_ND)], dim=1), join))
             hidden_MD = F.normalize(joined_MD, dim=1)
         factor_MD = torch.relu(torch.addmm(self.final_bias, hidden_MD, self.final[0])) @ self.final[1]
-        return Layers([self.embedding, columns(factor_MD, n_nodes)], {})
+        return self.layers([self.embedding, columns(factor_MD, n_nodes)])
+
+    def per_node(self) -> set[str]:
+        return {*super().per_node(), "neighbours_NT", "importance_NT"}
 
 
 def neighbourhoods(

@@ -6,25 +6,46 @@ with c = 1 + α and p = 1 for an interaction, c = 1 and p = 0 for every other ce
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 import numpy as np
 import torch
+from pydantic import PositiveFloat
+from torch import Tensor
 
-from hmlet.config import WRMFConfig
 from hmlet.data import Csr
 from hmlet.errors import MissingExtra
-from hmlet.models.base import Layers, Model, Pass, Product
+from hmlet.graph import Graph
+from hmlet.graph.layers import Layers
+from hmlet.models.base import Model, ModelConfig, Newcomer, Pass, Product
+
+
+class WRMFConfig(ModelConfig):
+    """WRMF: weighted matrix factorisation by alternating least squares; one epoch solves both sides once."""
+
+    family: ClassVar[str] = "wrmf"
+    solved: ClassVar[bool] = True
+    losses: ClassVar[tuple[str, ...] | None] = ()
+    splits: ClassVar[bool] = False
+    name: Literal["wrmf"] = "wrmf"
+    alpha: PositiveFloat = 10.0
+    """Confidence of an interaction is 1 + alpha."""
+    regularization: PositiveFloat = 0.01
+    """λ of the least-squares problems."""
 
 
 class WRMF(Model):
     """Factors that alternating least squares improves; nothing here has a gradient."""
 
-    def __init__(self, config: WRMFConfig, n_users: int, n_items: int, generator: torch.Generator) -> None:
-        super().__init__(config, n_users, n_items, generator)
+    Config = WRMFConfig
+
+    def __init__(self, config: WRMFConfig, graph: Graph, generator: torch.Generator) -> None:
+        super().__init__(config, graph, generator)
         self.config = config
         self.embedding.requires_grad_(False)
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        return Layers([self.embedding], {})
+        return self.layers([self.embedding])
 
     def solve(self, train: Csr) -> float:
         """One exact solution of the users given the items, then of the items given the users; returns the loss."""
@@ -51,3 +72,19 @@ class WRMF(Model):
         als.fit(matrix, show_progress=False, callback=lambda iteration, elapsed, loss: losses.append(float(loss)))
         self.embedding.data.copy_(torch.from_numpy(np.concatenate([als.user_factors, als.item_factors])))
         return losses[-1]
+
+    def solving_bytes(self, n_edges: int) -> int:
+        """implicit copies the factors, and holds the interactions by user and by item with their confidence."""
+        return self.embedding.nbytes + 3 * 12 * n_edges
+
+    def newcomer(self, others_ND: Tensor) -> Newcomer:
+        """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
+        config = self.config
+        gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(others_ND.shape[1]).double()
+
+        def solve(own_SD: Tensor) -> Tensor:
+            right_D = (1 + config.alpha) * own_SD.sum(dim=0)
+            x_D: Tensor = torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D)
+            return x_D
+
+        return Newcomer(solve)

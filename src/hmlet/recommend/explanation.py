@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from hmlet.data import Dataset, Vocabulary
-from hmlet.models import Layers
 from hmlet.recommend.foldin import FoldIn
 
 MOST_NAMED = 3  # items that the sentence names
@@ -47,7 +46,7 @@ def _by_layer(fold: FoldIn, user: int, item: int) -> list[float]:
     parts = []
     for at in range(len(layers_1D)):
         alone = [layer if layer is layers_1D[at] else torch.zeros_like(layer) for layer in layers_1D]
-        parts.append(float(fold.model.readout(Layers(alone, {}))[0].double() @ item_F))
+        parts.append(float(fold.model.layers(alone).factors()[0].double() @ item_F))
     return parts
 
 

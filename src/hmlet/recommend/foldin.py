@@ -7,8 +7,8 @@ model's own propagation, as a node of that degree, beside the stored embeddings 
 
 with the trained gates, without noise. Nobody trained an e⁰ for it: a linear rule, fitted by ridge regression on the
 existing nodes of its side, reads one off its neighbours. Neighbours keep the degrees they were trained with.
-Models that do not propagate over Â get their factor by a rule alone: WRMF by its own least-squares problem, BPR by a
-Newton step on its own loss, PinSage by the regression. Decision 0004 has the candidates and their numbers.
+Models that do not propagate over Â get their factor by a rule alone: the one that the model states (`Model.newcomer`),
+else the regression. Decision 0004 has the candidates and their numbers.
 
 Legend: B newcomers, N nodes, D embedding size, F factor size.
 """
@@ -28,16 +28,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from hmlet.config import HmletConfig, Recipe, WRMFConfig
-from hmlet.data import Csr, Dataset
+from hmlet.config import Recipe
+from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError
 from hmlet.graph import Graph, propagator, training_graph
-from hmlet.models import Model, Pass, build
-from hmlet.models.schedule import ranking_pass
+from hmlet.models import Model, Newcomer, Pass
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import RunDirectory
+from hmlet.runs.loading import load_model
 
-PROPAGATED = ("hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc")  # families that use Â; the rest are folded by a rule
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 SCALED_ON = 500  # trained nodes that give the length of a discriminant
 Side = Literal["user", "item"]
@@ -83,22 +82,16 @@ class FoldIn:
     def open(cls, directory: RunDirectory, data: Dataset) -> FoldIn:
         """The fold-in of a finished run; `data` is what it was trained on."""
         recipe, graph = directory.require_finished().recipe(), training_graph(data)
-        if isinstance(recipe.model, HmletConfig) and recipe.model.gate_choice == "random":
-            raise ConfigError(
-                f"{directory.path} has random gates, which say nothing of a node that was not there",
-                'train with model.gate_choice = "learned"',
-            )
-        model, layers = _model(directory, recipe), _layers(directory, recipe)
-        how = replace(
-            ranking_pass(recipe.model, directory.record["best_epoch"] - 1, torch.Generator()), noise=None, dropout=None
-        )
-        if recipe.model.family not in PROPAGATED:
+        recipe.model.require_newcomers()
+        model, layers = load_model(directory, nodes=False), _layers(directory, recipe)
+        ranked = model.ranking_pass(directory.record["best_epoch"] - 1, torch.Generator())
+        how = replace(ranked, noise=None, dropout=None)
+        if not recipe.model.propagates:
             inputs = layers[-1:]
-        elif recipe.model.family == "ngcf":
-            # The layers that NGCF reads out are normalised; what it propagates is not, and has to be made again.
-            inputs = _recorded(_twin(model, layers[0]), graph, how)
-        else:
+        elif model.propagates_layers:
             inputs = layers[:-1]
+        else:  # what is read out is not what is propagated, which has to be made again
+            inputs = _recorded(_twin(model, layers[0]), graph, how)
         return cls(
             recipe, model, graph, inputs, layers, directory.factors(), Choices.read(directory, graph.n_nodes), how
         )
@@ -156,13 +149,13 @@ class FoldIn:
     @torch.no_grad()
     def propagate(self, lists: Lists, embedding_BD: Tensor, messages: list[Tensor] | None = None) -> Tensor:
         """The factors of newcomers whose e⁰ is given: the model's own propagation, with stored neighbours: B × F."""
-        if self.recipe.model.family not in PROPAGATED:
+        if not self.recipe.model.propagates:
             return embedding_BD
         twin = _twin(self.model, embedding_BD)
         layers = twin.propagate(
             _Arrivals(self.messages(lists) if messages is None else messages, lists, twin), self.how
         )
-        return twin.readout(layers)
+        return layers.factors()
 
     def messages(self, lists: Lists) -> list[Tensor]:
         """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""
@@ -189,10 +182,8 @@ class FoldIn:
     def rule(self, side: Side) -> Rule:
         """The rule of a side, fitted when it is first needed."""
         if side not in self._rules:
-            fit = {"wrmf": self._least_squares, "bpr": self._discriminant}.get(
-                self.recipe.model.family, self._regression
-            )
-            self._rules[side] = fit(side)
+            newcomer = self.model.newcomer(self._others(side))
+            self._rules[side] = self._regression(side) if newcomer is None else self._own_rule(side, newcomer)
         return self._rules[side]
 
     @torch.no_grad()
@@ -214,37 +205,11 @@ class FoldIn:
         return torch.from_numpy(nodes), Lists(torch.from_numpy(neighbours), torch.from_numpy(offsets))
 
     @torch.no_grad()
-    def _least_squares(self, side: Side) -> Rule:
-        """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
-        config, others_ND = self.recipe.model, self._others(side)
-        assert isinstance(config, WRMFConfig)
-        gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(others_ND.shape[1]).double()
-
-        def solve(own_SD: Tensor) -> Tensor:
-            right_D = (1 + config.alpha) * own_SD.sum(dim=0)
-            x_D: Tensor = torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D)
-            return x_D
-
-        return self._one_by_one(solve)
-
-    @torch.no_grad()
-    def _discriminant(self, side: Side) -> Rule:
-        """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:
-
-        (Z_SᵀZ_S / |S| + C + λ) x ∝ mean of Z_S,  Z = Y - mean of Y,  λ = 4 of C's mean diagonal,
-        scaled to the length that training gave.
-        """
-        others_ND = self._others(side)
-        mean_D = others_ND.mean(dim=0)
-        spread_DD = torch.cov(others_ND.T, correction=0)
-        spread_DD.diagonal().add_(4 * spread_DD.diagonal().mean().clamp_min(1e-12))
-
-        def solve(own_SD: Tensor) -> Tensor:
-            own_SD = own_SD - mean_D
-            x_D: Tensor = torch.linalg.solve(spread_DD + own_SD.T @ own_SD / len(own_SD), own_SD.mean(dim=0))
-            return x_D
-
-        rule = self._one_by_one(solve)
+    def _own_rule(self, side: Side, newcomer: Newcomer) -> Rule:
+        """The model's own rule, which solves each newcomer alone; scaled to trained lengths if it asks for that."""
+        rule = self._one_by_one(newcomer.solve)
+        if not newcomer.rescaled:
+            return rule
         nodes, lists = self._trained(side)
         some = slice(0, SCALED_ON)
         found_ND = rule(Lists(lists.nodes, lists.offsets[: SCALED_ON + 1]), [])
@@ -288,21 +253,9 @@ def _twin(model: Model, embedding_BD: Tensor) -> Model:
     return twin
 
 
-def _model(directory: RunDirectory, recipe: Recipe) -> Model:
-    """The trained weights in a model of no nodes: newcomers bring their own."""
-    nobody = Graph.from_csr(Csr(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int32)), 0)
-    model = build(recipe.model, nobody, torch.Generator())
-    per_node = {"embedding", "neighbours_NT", "importance_NT"}
-    stored = {name: tensor for name, tensor in directory.weights().items() if name not in per_node}
-    missing, unexpected = model.load_state_dict(stored, strict=False)
-    assert not unexpected, f"model.safetensors has weights that the model lacks: {unexpected}"
-    assert per_node.issuperset(missing), f"model.safetensors lacks weights of the model: {missing}"
-    return model.eval()
-
-
 def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
     """Every stored layer; the factors are the only layer of a model that has no more."""
-    if recipe.model.family in ("bpr", "wrmf"):
+    if recipe.model.depth == 0:
         return [torch.cat(directory.factors())]
     if not directory.has("layers.safetensors"):
         raise ConfigError(f"{directory.path} has no layers.safetensors", "train it with train.save_layers = true")

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from hmlet.config import MODELS, GraphModelConfig, Recipe, resolve
+from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
+from hmlet.models import MODELS
 
 TABLES = ("main", "variants", "ablation")
 OURS, RIVAL = "hmlet-end", "lightgcn"
@@ -99,8 +100,7 @@ class Choice:
         if self.models and OURS not in self.models:
             return 4, 100
         base = self.recipe(Cell("main", "", OURS), 1)
-        assert isinstance(base.model, GraphModelConfig)
-        return base.model.layers, base.train.epochs
+        return base.model.depth, base.train.epochs
 
     def runs(self) -> list[Planned]:
         """Every run that the chosen cells need, once, the most valuable first."""
@@ -140,7 +140,7 @@ class Planned:
     @property
     def gated(self) -> bool:
         """Whether its nodes' classes and the effect of noise are written down."""
-        return self.tested and MODELS[self.recipe.model.name].family == "hmlet"
+        return self.tested and self.recipe.model.gated
 
     @property
     def analysed(self) -> bool:

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from hmlet.config import MODELS, Recipe
+from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, MissingExtra
+from hmlet.models import MODELS
 from hmlet.reproduction.plan import OURS, Cell, Choice, folder
 from hmlet.reproduction.records import SEARCHES
 from hmlet.runs.directory import hardware
@@ -45,7 +46,7 @@ class Trial:
 def searched_models(choice: Choice) -> list[str]:
     """One model of each family that is chosen: HMLET's variants share a recipe, which End is searched for."""
     chosen = choice.models or tuple(MODELS)
-    families = {MODELS[name].family: OURS if MODELS[name].family == "hmlet" else name for name in chosen}
+    families = {MODELS[name]: OURS if MODELS[name] is MODELS[OURS] else name for name in chosen}
     return list(families.values())
 
 

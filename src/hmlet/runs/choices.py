@@ -5,6 +5,7 @@ Nodes are numbered users first. Shapes: N nodes, L gated layers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ def is_nonlinear(probability: Probability) -> Probability:
     return probability > 0.5  # type: ignore[return-value]
 
 
-def gates_table(gates: dict[int, Tensor]) -> pa.Table:
+def gates_table(gates: Mapping[int, Tensor]) -> pa.Table:
     """A gates.parquet: one row a node and gated layer, with the probability of the non-linear branch and the choice."""
     probability = [gates[layer].float().cpu().numpy() for layer in sorted(gates)]
     count = len(probability[0])

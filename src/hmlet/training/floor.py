@@ -11,19 +11,17 @@ be counted:
 - Everything between two global dependencies is one pass: BatchNorm, dropout and ReLU cost nothing beside the matrix
   products of a gate, because they can be done while these read and write. What is left of them in a measurement
   is what fusing could still win.
-- Both gradients of a matrix product cost as much as itself each; a gate that rests needs only the one to its input.
 
 So the floor is of this algorithm (K products forward, K backward over all nodes), and of no better one.
 
-Legend: N nodes, E undirected edges, D embedding size, B batch, K layers, H hidden sizes of a gate.
+What a model does beyond products with Â it counts itself (`ModelConfig.work`), and a loss counts its batch
+(`Loss.work`).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -31,64 +29,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hmlet.config import GraphModelConfig, HmletConfig, Recipe
+from hmlet.config import Recipe
 from hmlet.graph.kernels import Operator
+from hmlet.graph.work import FLOAT, INDEX, Part, Rates
+from hmlet.losses import build_loss
 
-FLOAT, INDEX = 4, 4  # bytes of a parameter, of a neighbour and of an edge's number
 COPY_BYTES = {"cuda": 1 << 28, "cpu": 1 << 27}  # far beyond the caches where there is time for it
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows of the square product that shows the rate of multiplication
 CACHED_BYTES = {"cuda": 1 << 24, "cpu": 1 << 20}  # of a table that stays in the second-level cache
 GATHERS = {"cuda": 1 << 22, "cpu": 1 << 17}  # rows taken from it
 
 
-@dataclass(frozen=True)
-class Rates:
-    """What a device showed: bytes and operations a second."""
-
-    copied: float  # read and written by a plain copy, both counted
-    gathered: float  # rows summed from a table in the cache
-    multiplied: float  # floating-point operations of a large matrix product, in the storage type
-
-    def as_json(self) -> dict[str, float]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one part of a step cannot avoid."""
-
-    name: str
-    moved: float = 0.0  # bytes through memory
-    gathered: float = 0.0  # bytes of gathered rows, through the cache
-    operations: float = 0.0
-
-    def seconds(self, rates: Rates) -> float:
-        return max(self._times(rates).values())
-
-    def bound(self, rates: Rates) -> str:
-        """What the part waits for: "memory", "gather" or "arithmetic"."""
-        times = self._times(rates)
-        return max(times, key=lambda name: times[name])
-
-    def _times(self, rates: Rates) -> dict[str, float]:
-        return {
-            "memory": self.moved / rates.copied,
-            "gather": self.gathered / rates.gathered,
-            "arithmetic": self.operations / rates.multiplied,
-        }
-
-
-def step_parts(recipe: Recipe, n_nodes: int, n_edges: int, storage: int = FLOAT, frozen: bool = False) -> list[Part]:
-    """The parts of one gradient step. `storage` is the bytes of a propagated number, `frozen` says that gates rest.
+def step_parts(recipe: Recipe, n_nodes: int, n_edges: int, storage: int = FLOAT, resting: bool = False) -> list[Part]:
+    """The parts of one gradient step. `storage` is the bytes of a propagated number, `resting` says that gates rest.
 
     Dense transformations of NGCF, LR-GCCF, GC-MC and PinSage are left out: for these the floor is a low one.
     """
     model, train = recipe.model, recipe.train
-    size, batch = model.embedding_size, train.batch_size
-    layers = model.layers if isinstance(model, GraphModelConfig) else 0
-    table, rows = n_nodes * size, 3 * batch * size
+    size, layers = model.embedding_size, model.depth
+    table = n_nodes * size
     entries = 2 * n_edges * (1.0 - train.edge_dropout)
-    parts = [Part("sampling", moved=batch * (3 + 4) * 8)]  # three random numbers; a place, two offsets and an item
+    parts = build_loss(train.loss, recipe.loss).work(size, train.batch_size, layers, storage)
     if layers and train.edge_dropout:
         parts.append(Part("edge dropout", moved=2 * n_edges * (2 * INDEX + FLOAT) + entries * (INDEX + FLOAT)))
     for _ in range(2 * layers):
@@ -100,38 +61,11 @@ def step_parts(recipe: Recipe, n_nodes: int, n_edges: int, storage: int = FLOAT,
                 operations=0.0,  # two for each gathered number, which no device waits for
             )
         )
-    if isinstance(model, HmletConfig) and model.gate_choice == "learned":
-        gate = gate_parts(n_nodes, size, model.gate_hidden, storage, frozen)
-        parts += gate * model.types.count("gated")
-    # The batch's rows of every layer are read once, and their gradient is added to every layer's once.
-    parts.append(Part("readout and loss", moved=2 * rows * (FLOAT + layers * storage)))
+    parts += model.work(n_nodes, storage, resting)
     copy = storage if layers and storage != FLOAT else 0  # the new e⁰ in the storage type
-    weights = 0 if frozen or not isinstance(model, HmletConfig) else _gate_weights(model)
     # Adam reads the gradient, reads and writes the parameters and two moments.
-    parts.append(Part("optimizer", moved=table * (6 * FLOAT + (storage if layers else FLOAT) + copy) + weights * 28))
-    return parts
-
-
-def gate_parts(n_nodes: int, size: int, hidden: Sequence[int], storage: int, frozen: bool = False) -> list[Part]:
-    """One gate, forward and backward: 2 D → hidden … → 2 and the mixture of the two branches."""
-    table = n_nodes * size * storage
-    parts = []
-    for at, (a, b) in enumerate(pairwise([2 * size, *hidden, 2])):
-        activations, operations = n_nodes * storage, 2.0 * n_nodes * a * b
-        parts.append(Part("matrix products", moved=activations * (a + b), operations=operations))
-        # Backward reads this layer's input and, to undo the BatchNorm after it, its output beside that one's gradient;
-        # it writes the input's gradient. The first layer's also adds what comes through the mixture.
-        through = table if at == 0 else 0
-        moved = activations * (2 * a + 2 * b) + through
-        parts.append(Part("matrix products", moved=moved, operations=operations if frozen else 2 * operations))
-    forward = Part("mixture", moved=3 * table)  # both branches read, one written
-    backward = Part("mixture", moved=3 * table)  # both branches and the gradient read, for the gradient of the choice
-    return [*parts, forward, backward]
-
-
-def _gate_weights(model: HmletConfig) -> int:
-    dense = sum(a * b for a, b in pairwise([2 * model.embedding_size, *model.gate_hidden, 2]))
-    return model.types.count("gated") * dense
+    moved = table * (6 * FLOAT + (storage if layers else FLOAT) + copy) + model.weights(resting) * 28
+    return [*parts, Part("optimizer", moved=moved)]
 
 
 def by_part(parts: Sequence[Part], rates: Rates) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,9 +20,8 @@ from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
 from hmlet.graph import Graph, require_edges, training_graph
-from hmlet.losses.sampling import eligible_users
+from hmlet.losses import build_loss
 from hmlet.models import Layers, Model, build
-from hmlet.models.schedule import ranking_pass, temperature
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
 from hmlet.runs.directory import CHECKPOINT, RunDirectory, versions
@@ -109,8 +108,8 @@ def fit(
         raise ConfigError(f"a profile is of one process, and there are {ranks.size}", "profile without torchrun")
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
-    if recipe.model.family != "wrmf":  # which compares no items
-        eligible_users(data.csr("train"), data.n_items)
+    if not recipe.model.solved:
+        build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
     require_memory(memory_plan(recipe, Sizes.of(data), place.type, ranks), place)
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
@@ -145,8 +144,8 @@ def fit(
 
 def _require_splittable(recipe: Recipe, ranks: Ranks) -> None:
     """Refuse what several ranks cannot share."""
-    if ranks.size > 1 and recipe.model.family == "wrmf":
-        raise ConfigError("wrmf is solved in one process", "start it without torchrun; every other model can be split")
+    if ranks.size > 1 and not recipe.model.splits:
+        raise ConfigError(f"{recipe.model.name} is solved in one process", "start it without torchrun")
     ranks.require_columns(recipe.model.embedding_size)
 
 
@@ -263,7 +262,7 @@ class Trainer:
             self.state.stale += 1
         row: dict[str, Any] = {"valid": evaluation.metrics}
         if layers.gates:
-            row["temperature"] = temperature(self.recipe.model.temperature, epoch - 1)  # type: ignore[union-attr]
+            row["temperature"] = self.model.temperature(epoch - 1)
             row["gate_share"] = {str(at): float(is_nonlinear(p).double().mean()) for at, p in layers.gates.items()}
         return row
 
@@ -280,9 +279,9 @@ class Trainer:
 
     def _finished(self, epoch: int) -> tuple[Layers, Tensor]:
         """The layers and factors of the model as it stands, the rank's own columns of them."""
-        how = replace(ranking_pass(self.recipe.model, epoch - 1, self.ranking_noise), ranks=self.ranks)
+        how = replace(self.model.ranking_pass(epoch - 1, self.ranking_noise), ranks=self.ranks)
         layers = self.model.propagate(self.operator, how)
-        return layers, self.model.readout(layers).float()
+        return layers, layers.factors().float()
 
     @property
     def width(self) -> int:
@@ -345,7 +344,7 @@ class Trainer:
         whole = self.ranks.hand_in(tensors, self.width, is_split)
         self.ranks.first(lambda: self.run.write_tensors(name, whole))
 
-    def _conclude(self, best_epoch: int, gates: dict[int, Tensor]) -> dict[str, Any]:
+    def _conclude(self, best_epoch: int, gates: Mapping[int, Tensor]) -> dict[str, Any]:
         """Write all that is not a split tensor, the record last; returns the record."""
         run, state = self.run, self.state
         if gates:

@@ -18,14 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hmlet.config import HmletConfig, Recipe
+from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
-from hmlet.errors import OutOfMemory
+from hmlet.errors import ConfigError, OutOfMemory
 from hmlet.graph import Graph
 from hmlet.graph.kernels import Operator, dry
-from hmlet.losses.sampling import Triplets
+from hmlet.losses import build_loss
 from hmlet.models import NOISE_FREE, Model, build
-from hmlet.models.wrmf import WRMF
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
 from hmlet.ranking.top_k import candidate_bytes
@@ -88,15 +87,16 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     loops, memory = model.self_loops, recipe.train.graph_memory
     operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
+    loss = build_loss(recipe.train.loss, recipe.loss)
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=operator.nbytes + _sampler_bytes(sizes, device),
+        graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.edges, device),
         table=2 * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
-        captured=device == "cuda" and ranks.size == 1 and not operator.streamed and not isinstance(model, WRMF),
+        captured=device == "cuda" and ranks.size == 1 and not operator.streamed and not recipe.model.solved,
     )
 
 
@@ -104,31 +104,30 @@ def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
     one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
     model = build(recipe.model, one, torch.Generator()).to(META)
-    for module in model.modules():
-        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-            if name == "embedding" or "_N" in name:  # names say shapes: N comes first
-                resized = torch.empty(sizes.nodes, *tensor.shape[1:], dtype=tensor.dtype, device=META)
-                trained = nn.Parameter(resized, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else resized
-                setattr(module, name, trained)
-    model.n_users, model.n_items = sizes.users, sizes.items
+    state = model.state_dict()
+    resized = {
+        name: torch.empty(sizes.nodes, *state[name].shape[1:], dtype=state[name].dtype, device=META)
+        for name in model.per_node()
+    }
+    model.set_nodes(sizes.users, sizes.items, resized)
     return model
-
-
-def _sampler_bytes(sizes: Sizes, device: str) -> int:
-    """What TripletSampler holds: two numbers of 8 bytes a user, an item an interaction, and on CPU a key beside it."""
-    return 16 * sizes.users + (4 if device == "cuda" else 12) * sizes.edges
 
 
 def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, ranks: Ranks) -> int:
     """The most that one step holds beyond parameters and optimizer, gradients included."""
-    if isinstance(model, WRMF):
-        # implicit works on a copy of the factors, and on the interactions by user and by item with their confidence.
-        return model.embedding.nbytes + 3 * 12 * sizes.edges
+    if recipe.model.solved:
+        return model.solving_bytes(sizes.edges)
+    loss = build_loss(recipe.train.loss, recipe.loss).to(META)
     with Ledger(model) as ledger:
-        batch = Triplets(*(torch.empty(recipe.train.batch_size, dtype=torch.int64, device=META) for _ in range(3)))
-        temperature = torch.empty((), device=META)
-        loss = batch_loss(recipe, model, operator, batch, temperature, torch.Generator(), ranks)
-        loss.backward()  # type: ignore[no-untyped-call]
+        batch, temperature = loss.planned(recipe.train.batch_size), torch.empty((), device=META)
+        try:
+            value = batch_loss(recipe, model, loss, operator, batch, temperature, torch.Generator(), ranks)
+            value.backward()  # type: ignore[no-untyped-call]
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"a step of {recipe.model.name} with the loss {recipe.train.loss} cannot be planned ({error})",
+                "use operations whose results have the same size whatever the values are, in the model and the loss",
+            ) from error
     for parameter in model.parameters():
         parameter.grad = None
     return int(ledger.peak)
@@ -141,7 +140,7 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
     with torch.no_grad(), Ledger(model) as ledger:
         layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
         kept = ledger.live
-        own_NF = model.readout(layers).float()
+        own_NF = layers.factors().float()
         items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
         _prepared = items_IF.T.contiguous() if device == "cpu" else None  # as ranking.Prepared has it
     size = block_size(sizes.items, items_IF.shape[1], k, device)
@@ -198,13 +197,11 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
     Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model; the
     graph goes to the host, which costs time, only where it has to.
     """
-    columns, layers = recipe.model.embedding_size, getattr(recipe.model, "layers", 1)
+    columns = recipe.model.embedding_size
     on_cuda = device == "cuda"
     savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
     streaming = ["train.graph_memory=host"] if on_cuda else []
-    wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.family != "wrmf"]
-    typed = getattr(recipe.model, "gate_types", None) is not None  # one type a layer: fewer layers are another recipe
-    shallower = [] if typed else range(layers - 1, 0, -1)
+    wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.splits]
     narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
 
     def plan(settings: Sequence[str], ranks: int) -> int:
@@ -227,17 +224,9 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         *(change for saving in [*savings, *streaming] for change in mildest([([saving], size)])),
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
-        *mildest([([f"model.layers={K}"], size) for K in shallower]),
-        *mildest([([f"model.gate_hidden=[{hidden}]"], size) for hidden in _halved(recipe)]),
+        *(change for kind in recipe.model.lighter() for change in mildest([([each], size) for each in kind])),
     ]
     return alone or together(savings) or together([*savings, *streaming])
-
-
-def _halved(recipe: Recipe) -> list[str]:
-    """The gates' hidden sizes halved once, twice, … until the smallest is 1."""
-    hidden = recipe.model.gate_hidden if isinstance(recipe.model, HmletConfig) else ()
-    times = range(1, min(hidden, default=1).bit_length())
-    return [",".join(str(width >> by) for width in hidden) for by in times]
 
 
 def fits(total: int, device: str, size: int, free: int) -> bool:

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 
-from hmlet.config import HmletConfig, Recipe
-from hmlet.models.schedule import gates_frozen
+from hmlet.config import Recipe
 from hmlet.training.floor import by_part, floor_seconds, measure, step_parts
 from hmlet.training.steps import GradientSteps, Steps
 
@@ -168,7 +167,7 @@ class WatchedSteps:
         """A step's median seconds, its parts, its floor, and the rates behind that."""
         recipe, operator, device = self.steps.recipe, self.steps.operator, self.steps.device
         storage = operator.storage or torch.float32
-        frozen = gates_frozen(recipe.model, self.epoch)
+        frozen = self.epoch < recipe.model.warmup
         rates = measure(device, storage, recipe.model.embedding_size)
         parts = step_parts(recipe, operator.n_nodes, len(operator.edges) // 2, storage.itemsize, frozen)
         floor = by_part(parts, rates)
@@ -195,8 +194,8 @@ class WatchedSteps:
 
 def _window(recipe: Recipe, step: int, per_epoch: int) -> tuple[int, int]:
     """The first step to time in a run that begins at `step`, and how many are timed and then recorded."""
-    model, epochs = recipe.model, recipe.train.epochs
-    rest = model.gate_warmup if isinstance(model, HmletConfig) and model.gate_warmup < epochs else 0
+    epochs = recipe.train.epochs
+    rest = recipe.model.warmup if recipe.model.warmup < epochs else 0
     begin, end = max(step, rest * per_epoch), epochs * per_epoch
     first = begin + min(WARM_UP, (end - begin) // 2)
     return first, min(MEASURED, (end - first) // 2)

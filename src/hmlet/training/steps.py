@@ -1,4 +1,4 @@
-"""One training step: sample, propagate, loss, gradient, update. Two kinds: by gradient, and by least squares."""
+"""One training step: sample, propagate, loss, gradient, update. Two kinds: by gradient, and by solving."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,16 +17,15 @@ from hmlet.data import Csr, Dataset
 from hmlet.errors import TrainingError
 from hmlet.graph import Graph, propagator
 from hmlet.graph.kernels import Operator, draw_key
-from hmlet.losses.bpr import bpr, penalty
-from hmlet.losses.sampling import Triplets, TripletSampler
-from hmlet.models import Model
-from hmlet.models.schedule import gates_frozen, training_pass, training_temperature
-from hmlet.models.wrmf import WRMF
+from hmlet.losses import Loss, build_loss, penalty
+from hmlet.models import Layers, Model, Views
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.optimizer import make_optimizer
 
 WARM_UP = 3  # steps before a capture: libraries allocate and choose their algorithms, and Adam makes its state
 LOOK_EVERY = 50  # steps between two looks at the flag on CUDA
+
+Batch = TypeVar("Batch")
 
 
 class Steps(Protocol):
@@ -56,7 +56,7 @@ def make_steps(
     recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks = ALONE
 ) -> Steps:
     """The steps that train a model."""
-    if isinstance(model, WRMF):
+    if recipe.model.solved:
         return SolverSteps(model, data.csr("train"))
     return GradientSteps(recipe, model, operator, data, device, ranks)
 
@@ -75,24 +75,32 @@ def deterministic(wanted: bool) -> Iterator[None]:
 def batch_loss(
     recipe: Recipe,
     model: Model,
-    product: Operator,
-    batch: Triplets,
+    loss: Loss[Batch],
+    operator: Operator,
+    batch: Batch,
     temperature: Tensor,
     generator: torch.Generator,
     ranks: Ranks,
 ) -> Tensor:
-    """The BPR loss of a batch, with the penalty, on a freshly thinned graph."""
+    """The loss of a batch, with the penalty and the model's own further terms, on a freshly thinned graph."""
     train = recipe.train
-    if train.edge_dropout:
-        product = product.drop(train.edge_dropout, draw_key(generator, temperature.device))
-    layers = model.propagate(product, replace(training_pass(recipe.model, temperature, generator), ranks=ranks))
-    rows_3B = torch.cat([batch.user, model.n_users + batch.positive, model.n_users + batch.negative])
-    margin_B, norms = ranks.total(*model.margins(layers, rows_3B))
-    return bpr(margin_B) + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
+    how = replace(model.training_pass(temperature, generator), ranks=ranks)
+
+    def view() -> Layers:
+        key = draw_key(generator, temperature.device) if train.edge_dropout else None
+        return model.propagate(operator if key is None else operator.drop(train.edge_dropout, key), how)
+
+    layers = view()
+    value, norms = loss(layers, batch, model.n_users, ranks)
+    total: Tensor = value + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
+    further = model.auxiliary(Views(layers, view, partial(loss.nodes, batch, model.n_users)), how)
+    if further is not None:
+        total = total + further
+    return total
 
 
 class GradientSteps:
-    """BPR with Adam. An epoch draws as many triplets as there are training interactions.
+    """A loss made smaller by Adam.
 
     A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the
     optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
@@ -105,10 +113,11 @@ class GradientSteps:
         self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
     ) -> None:
         self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
-        self.per_epoch = math.ceil(data.count("train") / recipe.train.batch_size)
-        self.sampler = TripletSampler(data.csr("train"), data.n_items, device)
+        self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
+        self.per_epoch = self.loss.steps(data.count("train"), recipe.train.batch_size)
+        self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
-        self.parameters = list(model.parameters())
+        self.parameters = [*model.parameters(), *self.loss.parameters()]
         self.on_cuda = device.type == "cuda"
         self.rate = torch.tensor(recipe.train.learning_rate, device=device)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -137,9 +146,9 @@ class GradientSteps:
 
     def _enter(self, epoch: int) -> None:
         """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
-        self.temperature.fill_(training_temperature(self.recipe.model, epoch))
+        self.temperature.fill_(self.model.temperature(epoch))
         self.rate.fill_(self._learning_rate(epoch))
-        trained = not gates_frozen(self.recipe.model, epoch)
+        trained = epoch >= self.recipe.model.warmup
         if any(weight.requires_grad != trained for weight in self.model.weights()):
             for weight in self.model.weights():
                 weight.requires_grad_(trained)
@@ -153,10 +162,10 @@ class GradientSteps:
 
     def _step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss()
+        loss = self.batch_loss()
         self.broken.copy_(torch.maximum(self.broken, (~loss.detach().isfinite()).float()))
         loss.backward(self.share)  # type: ignore[no-untyped-call]
-        self.ranks.add_up(weight.grad for weight in self.model.weights())
+        self.ranks.add_up(weight.grad for weight in [*self.model.weights(), *self.loss.parameters()])
         self.optimizer.step()
         self.loss_sum += loss.detach()
 
@@ -176,10 +185,12 @@ class GradientSteps:
                 "lower train.learning_rate; the last good checkpoint is kept, and --resume starts from it",
             )
 
-    def loss(self) -> Tensor:
+    def batch_loss(self) -> Tensor:
         """The loss of one freshly drawn batch on one freshly thinned graph."""
         batch = self.sampler.sample(self.recipe.train.batch_size, self.generator)
-        return batch_loss(self.recipe, self.model, self.operator, batch, self.temperature, self.generator, self.ranks)
+        return batch_loss(
+            self.recipe, self.model, self.loss, self.operator, batch, self.temperature, self.generator, self.ranks
+        )
 
     def mean_loss(self) -> float:
         self._look()
@@ -193,7 +204,7 @@ class GradientSteps:
         for at, parameter in enumerate(self.parameters):
             for name, tensor in self.optimizer.state.get(parameter, {}).items():
                 saved[f"adam.{at}.{name}"] = tensor
-        return saved
+        return saved | {f"loss.{name}": tensor for name, tensor in self.loss.state_dict().items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.loss_sum.copy_(tensors["loss_sum"])
@@ -203,14 +214,17 @@ class GradientSteps:
                 _, at, key = name.split(".")
                 parameter = self.parameters[int(at)]
                 self.optimizer.state[parameter][key] = tensor.to(parameter.device)
+        self.loss.load_state_dict(
+            {name.removeprefix("loss."): tensor for name, tensor in tensors.items() if name.startswith("loss.")}
+        )
 
 
 class SolverSteps:
-    """WRMF: one step solves both sides once, and is an epoch."""
+    """A solved model: one step is one solution, and an epoch."""
 
     per_epoch = 1
 
-    def __init__(self, model: WRMF, train: Csr) -> None:
+    def __init__(self, model: Model, train: Csr) -> None:
         self.model, self.train = model, train
         self.loss = 0.0
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError, model_validator
 
-from hmlet.config import MODELS, Section
 from hmlet.errors import ConfigError
+from hmlet.models import MODELS
+from hmlet.system.section import Section
 
 
 class Range(Section):
@@ -38,7 +39,7 @@ def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
     """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset)."""
     source: Any = file
     if file is None:
-        spaces, name = resources.files("hmlet.config") / "recipes" / "spaces", f"{MODELS[model].family}.toml"
+        spaces, name = resources.files("hmlet.config") / "recipes" / "spaces", f"{MODELS[model].Config.family}.toml"
         own = spaces / preset / name
         source = own if own.is_file() else spaces / name
     elif not file.is_file():

@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 from triton_here import DEVICE, cuda, cuda_gate, cuda_mlp
 
-from hmlet.config import HmletConfig, resolve
+from hmlet.config import resolve
 from hmlet.graph.kernels import (
     Activation,
     Operator,
@@ -30,9 +30,10 @@ from hmlet.graph.kernels import (
     mix,
     norm_dropout_relu,
 )
+from hmlet.losses.bpr import triplet_margins
 from hmlet.losses.sampling import TripletSampler
 from hmlet.models.base import Pass
-from hmlet.models.hmlet import HMLET
+from hmlet.models.hmlet import HMLET, HmletConfig
 
 # Unit roundoff of what a kernel stores. It computes in float32 and rounds once, when it stores: to the nearest on a
 # GPU, while the interpreter cuts bfloat16 off.
@@ -445,9 +446,9 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
     gradients = []
     for triton, operator in enumerate(operators()):
         monkeypatch.setattr(backend, "triton_runs", lambda x, runs=bool(triton): runs)
-        model = HMLET(config, 12, 14, torch.Generator().manual_seed(1)).to(DEVICE)
+        model = HMLET(config, planted.graph([], 12, 14), torch.Generator().manual_seed(1)).to(DEVICE)
         how = Pass(dropout=torch.Generator(DEVICE), hard=False)
-        margin_B, norms = model.margins(model.propagate(operator, how), rows_3B)
+        margin_B, norms = triplet_margins(model.propagate(operator, how), rows_3B)
         (margin_B.square().sum() + norms).backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     for name, expected in gradients[0].items():

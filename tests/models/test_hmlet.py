@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from planted import graph
 
-from hmlet.config import MODELS, HmletConfig, variant_types
-from hmlet.models import NOISE_FREE
-from hmlet.models.schedule import gates_frozen, ranking_pass, temperature, training_pass, training_temperature
+from hmlet.models import MODELS, NOISE_FREE, Model, ModelConfig, build
+from hmlet.models.hmlet import HmletConfig, temperature, variant_types
 
 GENERATOR = torch.Generator()
 
@@ -66,29 +66,31 @@ def test_variants_are_a_table_of_gated_layers(name: Any, layers: int, gated: set
     assert HmletConfig(name=name, layers=layers).types == expected
 
 
+def model_of(config: ModelConfig) -> Model:
+    return build(config, graph([(0, 1), (2, 3)], 3, 4), torch.Generator())
+
+
 def test_training_pass() -> None:
-    config = HmletConfig(gate_training="straight-through", temperature="text")
-    how = training_pass(config, 0.3, GENERATOR)
+    model = model_of(HmletConfig(gate_training="straight-through", temperature="text"))
+    how = model.training_pass(0.3, GENERATOR)
     assert (how.noise, how.dropout, how.hard, how.temperature) == (GENERATOR, GENERATOR, True, 0.3)
-    assert training_temperature(config, 2) == pytest.approx(0.6930175)
-    soft = training_pass(HmletConfig(gate_training="soft", gate_noise=False), 0.7, GENERATOR)
+    assert model.temperature(2) == pytest.approx(0.6930175)
+    soft = model_of(HmletConfig(gate_training="soft", gate_noise=False)).training_pass(0.7, GENERATOR)
     assert (soft.noise, soft.dropout, soft.hard) == (None, GENERATOR, False)
-    other = training_pass(MODELS["ngcf"](), 0.7, GENERATOR)
+    other = model_of(MODELS["ngcf"].Config()).training_pass(0.7, GENERATOR)
     assert (other.noise, other.dropout) == (None, GENERATOR)
 
 
 def test_ranking_pass_is_noise_free_unless_the_recipe_says_so() -> None:
-    assert ranking_pass(HmletConfig(), 9, GENERATOR) is NOISE_FREE
-    assert ranking_pass(MODELS["lightgcn"](), 9, GENERATOR) is NOISE_FREE
-    noisy = ranking_pass(HmletConfig(gate_ranking="noisy"), 0, GENERATOR)
+    assert model_of(HmletConfig()).ranking_pass(9, GENERATOR) is NOISE_FREE
+    assert model_of(MODELS["lightgcn"].Config()).ranking_pass(9, GENERATOR) is NOISE_FREE
+    noisy = model_of(HmletConfig(gate_ranking="noisy")).ranking_pass(0, GENERATOR)
     assert (noisy.noise, noisy.dropout, noisy.hard, noisy.temperature) == (GENERATOR, None, True, 0.7)
-    soft = ranking_pass(HmletConfig(gate_ranking="soft"), 0, GENERATOR)
+    soft = model_of(HmletConfig(gate_ranking="soft")).ranking_pass(0, GENERATOR)
     assert (soft.noise, soft.dropout, soft.hard, soft.temperature) == (None, None, False, 0.7)
     assert (NOISE_FREE.noise, NOISE_FREE.dropout, NOISE_FREE.hard) == (None, None, True)
 
 
 def test_gates_rest_during_the_warmup_only() -> None:
-    config = HmletConfig(gate_warmup=3)
-    assert [gates_frozen(config, epoch) for epoch in range(5)] == [True, True, True, False, False]
-    assert not gates_frozen(HmletConfig(gate_warmup=0), 0)
-    assert not gates_frozen(MODELS["lightgcn"](), 0)
+    assert HmletConfig(gate_warmup=3).warmup == 3
+    assert MODELS["lightgcn"].Config().warmup == 0

@@ -1,0 +1,57 @@
+"""Recipes as text: TOML in and out, and `section.key=value` overrides."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hmlet.errors import ConfigError
+
+Table = dict[str, Any]
+"""What tomllib gives: values of TOML's types by key."""
+
+
+def parse_toml(text: str, source: str, sections: Sequence[str]) -> Table:
+    """A recipe's tables, of which the sections have to be tables themselves."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}", "correct that line") from error
+    for name in sections:
+        if not isinstance(values.get(name, {}), dict):
+            raise ConfigError(f"{source}: {name} = {values[name]!r} is not a table", f"write its keys under [{name}]")
+    return values
+
+
+def parse_overrides(overrides: Iterable[str], sections: Sequence[str]) -> Table:
+    """`train.epochs=5` as nested tables; a value that is not TOML (end of a word, say) is taken as text."""
+    result: Table = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or (dot and not name) or not (dot or section == "seed"):
+            raise ConfigError(f"--set {override!r} is not section.key=value", "for example --set train.epochs=20")
+        if dot and section not in sections:
+            known = ", ".join([*(f"{name}.*" for name in sections), "seed"])
+            raise ConfigError(f"--set {override!r}: there is no section {section!r}", f"known keys: {known}")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()
+        if dot:
+            result.setdefault(section, {})[name] = parsed
+        else:
+            result[section] = parsed
+    return result
+
+
+def toml_value(value: object) -> str:
+    """A value as TOML spells it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(toml_value(entry) for entry in value) + "]"
+    return repr(value)
