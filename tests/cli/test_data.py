@@ -8,8 +8,10 @@ from pathlib import Path
 import polars
 import pytest
 
+from hmlet.cli import data as cli_data
 from hmlet.cli import main
-from hmlet.data import Dataset
+from hmlet.data import Dataset, splits
+from hmlet.data.readers import FORMATS
 
 RATINGS = "userId,movieId,rating,timestamp\n" + "".join(
     f"{user},{movie},{1 + (user * movie) % 5},{1000 * user + movie}\n"
@@ -132,6 +134,14 @@ def test_list_and_fetch(capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
 @pytest.mark.parametrize("command", ["list", "fetch", "prepare", "stats"])
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Example: hmlet data {command}" in " ".join(run(capsys, command, "--help").split())
+
+
+def test_help_names_what_the_data_room_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help is written out, because it must not import the room; here the two are compared."""
+    said = " ".join(run(capsys, "prepare", "--help").replace("│", " ").split())
+    *most, last = FORMATS
+    assert f"{', '.join(most)} or {last}; by default the suffix decides" in said
+    assert cli_data.DEFAULT_SPLIT == splits.DEFAULT_SPLIT
 
 
 def test_a_wrong_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

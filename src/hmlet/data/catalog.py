@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hmlet.data.adjacency import Adjacency, read_adjacency
 from hmlet.data.dataset import FORMAT_VERSION, PARTS, Dataset, read_parquet, read_record, sha256
 from hmlet.data.download import download
 from hmlet.data.interactions import Interactions, Ints, Vocabulary, encode, merge
 from hmlet.data.preparation import split_interactions
-from hmlet.data.readers.adjacency import Adjacency, read_adjacency
-from hmlet.data.readers.text import open_text
+from hmlet.data.text import open_text
 from hmlet.errors import DataError
 from hmlet.system.progress import Advance, silent
 

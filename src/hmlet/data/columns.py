@@ -1,74 +1,25 @@
-"""Which column of a file plays which role, and which format a file has: named by the user, or guessed."""
+"""Which column of a file plays which role: named by the user, or guessed from the header."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hmlet.errors import DataError
 
-FORMATS = ("csv", "tsv", "parquet", "jsonl", "adjacency")
 ROLES = ("user", "item", "rating", "timestamp", "user_name", "item_name")
 
-_SUFFIX_FORMATS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".txt": "adjacency",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
 # Spelling variants are one guess: case, spaces, hyphens and underscores do not count.
 _GUESSES = {
-    "user": (
-        "user",
-        "userid",
-        "uid",
-        "username",
-        "reviewerid",
-        "customerid",
-        "customer",
-        "visitorid",
-        "memberid",
-        "accountid",
-    ),
-    "item": (
-        *(
-            "item",
-            "itemid",
-            "iid",
-            "movieid",
-            "productid",
-            "product",
-            "asin",
-            "parentasin",
-            "isbn",
-            "bookid",
-            "businessid",
-        ),
-        *("trackid", "songid", "artistid", "gameid", "articleid", "newsid", "videoid", "placeid", "locationid"),
-    ),
-    "rating": ("rating", "ratings", "score", "stars", "overall", "preference"),
-    "timestamp": ("timestamp", "time", "datetime", "date", "ts", "unixreviewtime", "createdat", "unixtime"),
+    role: words.split()
+    for role, words in {
+        "user": "user userid uid username reviewerid customerid customer visitorid memberid accountid",
+        "item": "item itemid iid movieid productid product asin parentasin isbn bookid businessid trackid songid "
+        "artistid gameid articleid newsid videoid placeid locationid",
+        "rating": "rating ratings score stars overall preference",
+        "timestamp": "timestamp time datetime date ts unixreviewtime createdat unixtime",
+    }.items()
 }
-
-
-def format_of(path: Path) -> str:
-    """The format that a file's name promises; `.gz` and `.zst` after it are looked through."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in (".gz", ".zst"):
-        suffixes.pop()
-    found = _SUFFIX_FORMATS.get(suffixes[-1]) if suffixes else None
-    if found is None:
-        known = ", ".join(_SUFFIX_FORMATS)
-        raise DataError(
-            f"the format of {path} cannot be guessed from its name",
-            f"pass --format {'|'.join(FORMATS)}, or use one of {known}",
-        )
-    return found
 
 
 @dataclass(frozen=True)

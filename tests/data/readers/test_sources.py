@@ -22,7 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmlet.data import Columns, Dataset, Interactions
+from hmlet.data.readers import FORMATS
+from hmlet.data.readers.format import Format, Source
 from hmlet.data.readers.sources import read_files
+from hmlet.data.text import TextFile
 from hmlet.errors import DataError, HmletError
 
 # Any text without control characters; what CSV must quote (separators, quotes, spaces) is welcome.
@@ -248,10 +251,41 @@ def test_rows_beyond_one_block_are_checked_too(tmp_path: Path, monkeypatch: pyte
     content = 'user,item\n\n"é\n1",x\na,"y,""z"""\r\n'.encode() * 1 + b"b,x\n" * 9
     expected = pairs(read(tmp_path / "f.csv", content))
     for size in range(1, 40):
-        monkeypatch.setattr("hmlet.data.readers.text._BLOCK", size)
+        monkeypatch.setattr("hmlet.data.text._BLOCK_BYTES", size)
         assert pairs(read(tmp_path / "f.csv", content)) == expected
         with pytest.raises(HmletError, match=r"line 15: has 1 field, and the header has 2"):
             read(tmp_path / "f.csv", content + b"c\nd,x\n")
+
+
+class Arrows(Format):
+    """A format of one's own: `user -> item` on each line."""
+
+    name = "arrows"
+    suffixes = (".arrows",)
+    has_columns = False
+
+    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+        lines = text.path.read_text().splitlines()
+        rows = pl.DataFrame([line.split(" -> ") for line in lines], schema=["user", "item"], orient="row").lazy()
+        return Source(text.shown, rows, {"user": "user", "item": "item"}, lambda row: f"line {row + 1}")
+
+
+def test_a_new_format_is_a_class_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f.arrows.gz"
+    with pytest.raises(DataError, match=r"cannot be guessed from its name: pass --format csv\|tsv\|"):
+        read(path, gzip.compress(b"a -> x\nb -> y\n"))
+    monkeypatch.setitem(FORMATS, Arrows.name, Arrows())
+    assert pairs(read(path, gzip.compress(b"a -> x\nb -> y\n"))) == {("a", "x"), ("b", "y")}
+    with pytest.raises(DataError, match=r"line 2, column 'user': the user is empty"):
+        read(path, gzip.compress(b"a -> x\n -> y\n"))
+    with pytest.raises(DataError, match="is read as arrows, which has no delimiter: leave --delimiter out"):
+        read_files([path], Columns(), delimiter=";")
+
+
+def test_no_two_formats_claim_one_suffix() -> None:
+    claimed = [suffix for format in FORMATS.values() for suffix in format.suffixes]
+    assert len(claimed) == len(set(claimed))
+    assert all(name == format.name for name, format in FORMATS.items())
 
 
 FRAME = {"user": ["b", "a", "a"], "item": [3, 1, 3], "rating": [5.0, 1.0, 4.0], "at": [10, 20, 30]}

@@ -1,4 +1,4 @@
-"""Readers: CSV, TSV, Parquet, JSON lines and adjacency text become interactions. With `formats`, the home of Polars.
+"""Files of any registered format, or a frame, become interactions.
 
 Ids keep their type: 64-bit integers stay integers, everything else is a string. In CSV and TSV, where nothing has a
 type, a column is integers if each of its values is one in plain spelling (`7`, not `007`). Indices follow the sorted
@@ -10,7 +10,8 @@ microseconds since 1970, in UTC where they name no zone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from hmlet.data.columns import Columns, NamesColumns, format_of
+from hmlet.data.columns import Columns, NamesColumns
 from hmlet.data.interactions import Interactions, Vocabulary, merge
-from hmlet.data.readers.formats import IDS, Source, open_source, typed_source
-from hmlet.data.readers.text import require_file
+from hmlet.data.readers import FORMATS
+from hmlet.data.readers.format import ID_ROLES, Format, Source, typed_source
+from hmlet.data.text import PACKED_SUFFIXES, open_text, require_file
 from hmlet.errors import DataError
 
 _PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _WHOLE_FLOAT = r"^-?[0-9]+\.0*$"
+_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 def read_files(
@@ -37,17 +40,17 @@ def read_files(
     by_file: bool = False,
     delimiter: str | None = None,
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
-    """The interactions of one or more files and, when asked `by_file`, the number of the file each stands in."""
+    """The interactions of one or more files and, with `by_file`, the number of the file that each is from."""
     frames, untyped, described = [], [], []
     kinds: dict[str, str] = {}
     for number, path in enumerate(files):
         require_file(path)  # before its name is asked for a format
-        used = format or format_of(path)
-        with open_source(path, used, columns, delimiter) as source:
+        used = _named_format(format) if format else format_of(path)
+        with _open(path, used, columns, delimiter) as source:
             frame, counts = _load(source, min_rating, kinds)
         frames.append(frame.with_columns(pl.lit(number, pl.UInt8).alias("part")) if by_file else frame)
         untyped.append(source.untyped)
-        described.append({"file": path.name, "format": used, **counts})
+        described.append({"file": path.name, "format": used.name, **counts})
     return _encode(frames, untyped, described)
 
 
@@ -63,13 +66,48 @@ def read_names(path: Path, kind: str) -> dict[str, str]:
     """The readable name of each id (as text) from a file of two columns, id and name."""
     require_file(path)
     format = format_of(path)
-    if format == "adjacency":
-        raise DataError(f"{path} has no columns", "give a csv, tsv, parquet or jsonl file with the columns id and name")
-    with open_source(path, format, NamesColumns()) as source:
+    if not format.has_columns:
+        *most, last = [each.name for each in FORMATS.values() if each.has_columns]
+        raise DataError(
+            f"{path} has no columns", f"give a {', '.join(most)} or {last} file with the columns id and name"
+        )
+    with _open(path, format, NamesColumns()) as source:
         frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
     if frame["user"].null_count() or frame["user"].is_duplicated().any():
         raise DataError(f"{path} names the same {kind} twice or leaves an id empty", "give each id one line")
     return dict(zip(frame["user"].to_list(), frame["item"].to_list(), strict=True))
+
+
+def format_of(path: Path) -> Format:
+    """The format that a file's name promises; `.gz` and `.zst` after it do not count."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in PACKED_SUFFIXES:
+        suffixes.pop()
+    claimed = {suffix: format for format in FORMATS.values() for suffix in format.suffixes}
+    found = claimed.get(suffixes[-1]) if suffixes else None
+    if found is None:
+        raise DataError(
+            f"the format of {path} cannot be guessed from its name",
+            f"pass --format {'|'.join(FORMATS)}, or use one of {', '.join(claimed)}",
+        )
+    return found
+
+
+def _named_format(name: str) -> Format:
+    if name not in FORMATS:
+        raise DataError(f"there is no format {name!r}", f"use one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+@contextmanager
+def _open(path: Path, format: Format, columns: Columns, delimiter: str | None = None) -> Iterator[Source]:
+    """The rows of one file, readable while it is open."""
+    format.check_options(path, delimiter)
+    with open_text(path) as text:
+        try:
+            yield format.read(text, columns, delimiter)
+        except _POLARS_ERRORS as error:
+            raise format.explain(text, error) from error
 
 
 def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) -> tuple[pl.DataFrame, dict[str, int]]:
@@ -86,7 +124,7 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
         )
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
-    for role in IDS:
+    for role in ID_ROLES:
         if frame[role].null_count() or (frame[role].dtype == pl.String and (frame[role] == "").any()):
             raise source.first_fault(
                 role,
@@ -171,21 +209,21 @@ _TIME_TYPES: dict[str, tuple[Any, ...]] = {
 def _encode(
     frames: list[pl.DataFrame], untyped: list[frozenset[str]], described: list[dict[str, Any]]
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
-    """Ids become indices into their sorted vocabularies, and each pair stands once."""
+    """Ids become indices into their sorted vocabularies, and duplicates are merged."""
     integers = {
         role: all(role in roles or frame[role].dtype == pl.Int64 for roles, frame in zip(untyped, frames, strict=True))
-        for role in IDS
+        for role in ID_ROLES
     }
-    for role in IDS:
+    for role in ID_ROLES:
         if {frame[role].dtype for frame in frames} != {pl.Int64}:
             frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
     frame = pl.concat(frames)
     if frame.height == 0:
         raise DataError("no row reaches the rating that --min-rating asks for", "lower it")
-    lookup = {role: _sorted_ids(frame[role], role, described, integers[role]) for role in IDS}
+    lookup = {role: _sorted_ids(frame[role], role, described, integers[role]) for role in ID_ROLES}
     columns = [name for name in ("part", "timestamp") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
-    for role in IDS:
+    for role in ID_ROLES:
         indexed = indexed.join(lookup[role].lazy().select(role, f"{role} index"), on=role).drop(role)
     arrays = {name: column.to_numpy() for name, column in indexed.collect(engine="streaming").to_dict().items()}
     user, item, part, timestamp = merge(
@@ -193,7 +231,7 @@ def _encode(
     )
     rows, below = (sum(one[count] for one in described) for count in ("rows", "below_min_rating"))
     provenance = {"files": described, "rows": rows, "below_min_rating": below, "duplicates": rows - below - len(user)}
-    users, items = (_vocabulary(role, lookup[role], frame) for role in IDS)
+    users, items = (_vocabulary(role, lookup[role], frame) for role in ID_ROLES)
     return Interactions(user, item, users, items, timestamp, provenance), part
 
 

@@ -1,0 +1,78 @@
+"""LightGCN's adjacency text, one line a user: `user item item …`, whole numbers from 0. NumPy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hmlet.data.text import TextFile
+from hmlet.errors import DataError
+
+Ids = npt.NDArray[np.int64]
+
+_ALLOWED = np.zeros(256, dtype=bool)
+_ALLOWED[list(b"0123456789 \t\r\n")] = True
+_DIGIT = np.zeros(256, dtype=bool)
+_DIGIT[list(b"0123456789")] = True
+_LONGEST_NUMBER = 18  # digits that surely fit in 64 bits
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """The pairs of one file, row by row, and how many users it names without any item."""
+
+    user: Ids
+    item: Ids
+    users_without_items: int
+
+
+def read_adjacency(text: TextFile) -> Adjacency:
+    """The pairs of an adjacency file. Blank lines, repeated lines of a user and users without items are welcome."""
+    parts = [_block_pairs(text, line, block) for line, block in text.blocks()]
+    user = np.concatenate([part.user for part in parts])
+    item = np.concatenate([part.item for part in parts])
+    if len(user) == 0:
+        raise DataError(f"{text.shown} has no interactions", "give a file with lines of `user item item …`")
+    return Adjacency(user, item, sum(part.users_without_items for part in parts))
+
+
+def _block_pairs(text: TextFile, line: int, block: bytes) -> Adjacency:
+    data = np.frombuffer(block, dtype=np.uint8)
+    allowed = _ALLOWED[data]
+    if not allowed.all():
+        raise _fault(text, line, block, int(np.argmin(allowed)))
+    digit = _DIGIT[data]
+    edges = np.flatnonzero(np.diff(digit.view(np.int8), prepend=0, append=0))
+    starts, ends = edges[::2], edges[1::2]
+    too_long = np.flatnonzero(ends - starts > _LONGEST_NUMBER)
+    if len(too_long):
+        raise _fault(text, line, block, int(starts[too_long[0]]))
+    value = _numbers(data, starts, ends)
+    line_of = np.searchsorted(np.flatnonzero(data == ord("\n")), starts)
+    is_user = np.diff(line_of, prepend=-1) != 0
+    owner = value[is_user][np.cumsum(is_user) - 1] if len(value) else value
+    alone = is_user & np.append(is_user[1:], True) if len(value) else is_user
+    return Adjacency(owner[~is_user], value[~is_user], int(alone.sum()))
+
+
+def _numbers(data: npt.NDArray[np.uint8], starts: Ids, ends: Ids) -> Ids:
+    """The value of each run of digits, one decimal place of all runs at a time."""
+    value = np.zeros(len(starts), dtype=np.int64)
+    for place in range(int((ends - starts).max(initial=0))):
+        at = starts + place
+        has = at < ends
+        value[has] = value[has] * 10 + (data[at[has]] - ord("0"))
+    return value
+
+
+def _fault(text: TextFile, line: int, block: bytes, at: int) -> DataError:
+    start = max(block.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
+    words = block[start : at + 40].split(maxsplit=1)
+    word = words[0].decode("utf-8", "replace")
+    return text.fault(
+        line + block.count(b"\n", 0, at),
+        f"{word!r} is not a whole number from 0 to 10^{_LONGEST_NUMBER} - 1",
+        "adjacency text is `user item item …` in such numbers; for other ids use csv, tsv, jsonl or parquet (--format)",
+    )

@@ -1,0 +1,98 @@
+"""What all file formats share: the interface of a format, and the rows that it yields."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from hmlet.data.columns import Columns
+from hmlet.data.text import TextFile
+from hmlet.errors import DataError
+
+ID_ROLES = ("user", "item")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of one file or frame, lazy and unchanged, under the names of their roles."""
+
+    shown: str
+    rows: pl.LazyFrame
+    columns: dict[str, str]  # role -> the user's name for it
+    place: Callable[[int], str]  # where to find the n-th row, counted from 0: "line 3" or "row 2"
+    untyped: frozenset[str] = frozenset()  # the id roles whose text is an integer wherever it looks like one
+    expected: int | None = None  # the number of rows, if the format knows it
+
+    def first_fault(self, role: str, bad: pl.Expr, what: str, fix: str) -> DataError:
+        """The error for the first row for which `bad` holds; `what` may speak of its {value}."""
+        found = self.rows.with_row_index("row number").filter(bad).select("row number", role).head(1).collect()
+        number, value = found.row(0)
+        shown = what.format(value=repr(value) if value is not None else "(empty)")
+        return DataError(f"{self.shown}, {self.place(number)}, column {self.columns[role]!r}: {shown}", fix)
+
+
+class Format(ABC):
+    """One file format: a subclass in a file of its own, and one line in `hmlet.data.readers`."""
+
+    name: str  # as in --format
+    suffixes: tuple[str, ...]  # the file names that promise this format
+    has_columns = True  # whether its columns have names, so that options can choose them
+
+    def check_options(self, path: Path, delimiter: str | None) -> None:
+        """Refuse the options that this format does not take, before the file is opened."""
+        if delimiter is not None:
+            raise DataError(f"{path} is read as {self.name}, which has no delimiter", "leave --delimiter out")
+
+    @abstractmethod
+    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+        """The rows of a file under the names of their roles; a file that breaks the format is a DataError."""
+
+    def explain(self, text: TextFile, error: BaseException) -> DataError:
+        """The error for a file that Polars could not read."""
+        message = f"{text.shown} cannot be read as {self.name} ({first_line(error)})"
+        return DataError(message, "check the file, or name its --format")
+
+
+def typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, place: Callable[[int], str]) -> Source:
+    """The source of rows whose columns have types, each of which suits its role."""
+    schema = rows.collect_schema()
+    names = {role: schema.names()[at] for role, at in columns.resolve(schema.names(), shown).items()}
+    for role, name in names.items():
+        check_type(shown, role, name, schema[name])
+    rows = rows.select(pl.col(name).alias(role) for role, name in names.items())
+    wide = frozenset(role for role in ID_ROLES if schema[names[role]] in (pl.UInt64, pl.Int128))
+    text = {role for role in ID_ROLES if role in wide or not schema[names[role]].is_integer()}
+    rows = rows.with_columns(pl.col(role).cast(pl.String if role in text else pl.Int64) for role in ID_ROLES)
+    return Source(shown, rows, names, place, wide)
+
+
+def check_type(shown: str, role: str, name: str, dtype: Any) -> None:
+    """Refuse a column whose type does not suit its role."""
+    text = dtype in (pl.String, pl.Categorical, pl.Enum)
+    suits = {
+        "user": text or dtype.is_integer(),
+        "item": text or dtype.is_integer(),
+        "rating": dtype == pl.String or dtype.is_numeric(),
+        "timestamp": dtype == pl.String or dtype.is_integer() or dtype.is_float() or dtype in (pl.Date, pl.Datetime),
+    }.get(role, text)
+    if not suits:
+        wants = {"rating": "a number", "timestamp": "a number or a date"}.get(
+            role, "text" if "name" in role else "an integer or a string"
+        )
+        hint = (
+            "cast it to an integer (missing values turn whole numbers into floats)"
+            if dtype.is_float()
+            else "choose or cast the column"
+        )
+        raise DataError(f"{shown}: column {name!r} has type {dtype}, and a {role.replace('_', ' ')} is {wants}", hint)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that is not ours, short enough for a message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:160]

@@ -1,0 +1,90 @@
+"""JSON lines: one object a line, with the columns as keys."""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+
+import polars as pl
+
+from hmlet.data.columns import Columns
+from hmlet.data.readers.format import ID_ROLES, Format, Source, check_type
+from hmlet.data.text import TextFile
+from hmlet.errors import DataError
+
+
+class JsonLines(Format):
+    name = "jsonl"
+    suffixes = (".jsonl", ".ndjson")
+
+    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+        for _ in text.blocks():  # checks the encoding and refuses NUL; the lines themselves are for the parser
+            pass
+        path = glob.escape(str(text.path))  # a file's name is not a pattern
+        schema = pl.scan_ndjson(path, infer_schema_length=None).collect_schema()
+        chosen = columns.resolve(schema.names(), text.shown)
+        names = {role: schema.names()[at] for role, at in chosen.items()}
+        for role in names.keys() - set(ID_ROLES):
+            check_type(text.shown, role, names[role], schema[names[role]])
+        # Ids are read as text so that integers of any size keep their digits; the schema finds what is not an id.
+        ids = {names[role]: pl.String for role in ID_ROLES}
+        text_ids = [name for name in ids if not schema[name].is_integer()]
+        if any(schema[name] != pl.String for name in text_ids) or _has_other_than_strings(text, text_ids):
+            problem = _first_fault(text, names)
+            if problem is not None:
+                raise problem
+        wanted = {name: ids.get(name, schema[name]) for name in names.values()}
+        rows = pl.scan_ndjson(path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
+        integers = frozenset(role for role in ID_ROLES if schema[names[role]].is_integer())
+        return Source(text.shown, rows, names, lambda row: f"line {_line_of_object(text, row)}", integers)
+
+    def explain(self, text: TextFile, error: BaseException) -> DataError:
+        """The error for the first bad line, which Polars does not name."""
+        return _first_fault(text, {}) or super().explain(text, error)
+
+
+def _line_of_object(text: TextFile, row: int) -> int:
+    with text.path.open("rb") as file:
+        numbers = (number for number, line in enumerate(file, 1) if line.strip())
+        return next(number for at, number in enumerate(numbers) if at == row)
+
+
+def _has_other_than_strings(text: TextFile, names: list[str]) -> bool:
+    """Whether one of these keys may have a value other than a string, which Polars would spell out as one."""
+    keys = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names)
+    other = re.compile(rb"(?:" + keys + rb")\s*:\s*[^\s\"]")
+    return bool(names) and any(other.search(block) for _, block in text.blocks())
+
+
+def _first_fault(text: TextFile, names: dict[str, str]) -> DataError | None:
+    """The error for the first bad line, if there is one. Slow: it parses line by line."""
+    with text.path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip() and (problem := _problem(line, names)):
+                return text.fault(number, *problem)
+    return None
+
+
+def _problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        cut = "" if line.endswith("\n") else "; the file may end in the middle of this row"
+        return f"is not JSON ({error}){cut}", "write one JSON object a line"
+    except RecursionError:
+        return "is nested too deeply", "write one flat JSON object a line"
+    if not isinstance(value, dict):
+        return f"is a JSON {type(value).__name__}, not an object", 'write lines such as {"user": 1, "item": 2}'
+    if any(isinstance(field, int) and field.bit_length() > 127 for field in value.values()):
+        return "has an integer of more than 127 bits", "write it as a string"
+    for role in ID_ROLES:
+        found = value.get(names[role]) if role in names else ""
+        if found is None:
+            return f"has no {names[role]!r}", "give every line its user and its item"
+        if isinstance(found, bool) or not isinstance(found, int | str):
+            return (
+                f"{names[role]!r} is {json.dumps(found)[:40]}, not a whole number or a string",
+                "write ids as integers or strings",
+            )
+    return None
