@@ -42,7 +42,7 @@ def _tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(catalog.CATALOG, "tiny", TINY)
     monkeypatch.setenv("HMLET_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HMLET_DATA_MIRROR", raising=False)
-    monkeypatch.setattr(download, "PAUSE", 0.001)
+    monkeypatch.setattr(download, "RETRY_SECONDS", 0.001)
 
 
 def mirror(folder: Path, files: dict[str, bytes] = FILES) -> str:
@@ -137,7 +137,7 @@ def test_a_transfer_that_breaks_off_is_resumed() -> None:
 
 
 def test_a_later_call_takes_up_what_an_earlier_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    monkeypatch.setattr(download, "DOWNLOAD_ATTEMPTS", 1)
 
     def break_off(handler: Handler, name: str, content: bytes) -> bool:
         handler.answer(content, 6)
@@ -204,8 +204,8 @@ def test_parts_that_overlap_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_slow_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "TIMEOUT", 0.05)
-    monkeypatch.setattr(download, "ATTEMPTS", 2)
+    monkeypatch.setattr(download, "STALLED_SECONDS", 0.05)
+    monkeypatch.setattr(download, "DOWNLOAD_ATTEMPTS", 2)
     released = threading.Event()
 
     def stall(handler: Handler, name: str, content: bytes) -> bool:
@@ -248,7 +248,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_a_server_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "MAX_BYTES", 10)
+    monkeypatch.setattr(download, "MAX_DOWNLOAD_BYTES", 10)
     with server() as (url, _), pytest.raises(DataError, match="sends more than"):
         catalog.fetch("tiny", mirror=url)
 
@@ -300,9 +300,9 @@ def test_debian_is_embedded_small_and_readable() -> None:
     gimp = int(dataset.users.indices(["gimp"])[0])
     assert dataset.users.name(gimp) == "GNU Image Manipulation Program"
     assert "libgtk2.0-0" in {dataset.items.id(int(item)) for item in both.row(gimp)}
-    assert catalog._EMBEDDED.stat().st_size < 1_000_000
-    assert (catalog._EMBEDDED.parent / "LICENSE-NOTE.txt").is_file()
-    assert dataset.provenance["release_date"] == "2026-07-11"
+    assert (catalog.EMBEDDED / "debian.parquet").stat().st_size < 1_000_000
+    assert (catalog.EMBEDDED / "LICENSE-NOTE.txt").is_file()
+    assert dataset.provenance.release_date == "2026-07-11"
     assert catalog.interactions(catalog.find("debian")) == len(dataset)
 
 

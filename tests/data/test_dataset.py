@@ -97,7 +97,7 @@ def test_users_without_training_are_counted() -> None:
     table = pl.DataFrame({"user": ["a", "a", "a", "b"], "item": [1, 2, 3, 1], "time": [1, 2, 3, 4]})
     dataset = Dataset.from_frame(table, split="temporal:0.5,0.25,0.25")
     assert rows(dataset, "test") == [("b", 1)]
-    assert dataset.provenance["users_without_training"] == 1
+    assert dataset.provenance.users_without_training == 1
 
 
 def test_every_row_is_accounted_for(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
     table.write_csv(tmp_path / "f.csv")
     dataset = prepare([tmp_path / "f.csv"], columns=Columns(rating="rating"), min_rating=3, core=5)
     done = dataset.provenance
-    assert min(done["below_min_rating"], done["duplicates"], done["outside_core"]) > 0
-    assert done["rows"] == 900 == done["below_min_rating"] + done["duplicates"] + done["outside_core"] + len(dataset)
+    assert min(done.below_min_rating, done.duplicates, done.outside_core) > 0
+    assert done.rows == 900 == done.below_min_rating + done.duplicates + done.outside_core + len(dataset)
     assert dataset.csr(*PARTS).counts.min() >= 5
 
 
@@ -206,6 +206,72 @@ def test_a_changed_record_is_refused(tmp_path: Path, change: dict[str, object] |
         Dataset.load(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", 7),
+        ("users", "2"),
+        ("items", -1),
+        ("interactions", 2.5),
+        ("train", True),
+        ("density", "0.5"),
+        ("fingerprint", ["0"]),
+        ("provenance", []),
+        ("checksums", {"users.parquet": 7}),
+        ("format_version", None),
+        ("users", 3),
+        ("items", 99),
+        ("interactions", 0),
+        ("train", 1),
+        ("valid", 5),
+        ("test", 5),
+    ],
+)
+def test_a_damaged_or_forged_record_names_the_field(tmp_path: Path, field: str, value: object) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
+    path = tmp_path / "out" / "dataset.json"
+    good = json.loads(path.read_text())
+    path.write_text(json.dumps(good | {field: value}))
+    with pytest.raises(DataError, match=rf"\b{field.replace('_', '.')}\b"):
+        Dataset.load(tmp_path / "out")
+    del good[field]
+    path.write_text(json.dumps(good))
+    with pytest.raises(DataError, match=rf"dataset\.json cannot be read \({field}: Field required\)"):
+        Dataset.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("rows", "900"), ("named_set", 1), ("seed", -1), ("files", [{"file": "f", "format": 1}])]
+)
+def test_a_forged_provenance_names_the_field(tmp_path: Path, field: str, value: object) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
+    path = tmp_path / "out" / "dataset.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"provenance": record["provenance"] | {field: value}}))
+    with pytest.raises(DataError, match=rf"cannot be read \(provenance\.{field}"):
+        Dataset.load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", ["", "{", "7", "[" * 100_000, '{"format_version": 1}', "\ud800"])
+def test_any_record_is_read_or_refused(tmp_path: Path, content: str) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
+    (tmp_path / "out" / "dataset.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError, match="cannot be read"):
+        Dataset.load(tmp_path / "out")
+
+
+def test_a_record_keeps_its_order_and_what_it_does_not_know(tmp_path: Path) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
+    path = tmp_path / "out" / "dataset.json"
+    record = json.loads(path.read_text())
+    counts = ["name", "users", "items", "interactions", "density", "sparsity_percent", *PARTS, "fingerprint"]
+    assert list(record) == ["format_version", *counts, "provenance", "checksums"]
+    record["provenance"]["of a later hmlet"] = [1]
+    path.write_text(json.dumps(record))
+    Dataset.load(tmp_path / "out").save(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "dataset.json").read_text()) == record
+
+
 def test_replacing_needs_to_be_asked_for_and_is_whole(tmp_path: Path) -> None:
     first = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}))
     second = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 5]}))
@@ -287,9 +353,9 @@ def test_a_failed_write_leaves_the_old_directory_and_no_other(
 def test_degenerate_graphs_have_numbers(pairs: list[tuple[int, int]]) -> None:
     """One pair, one user, one item, a complete graph: everything that stats prints is finite."""
     numbers = Dataset.from_frame(frame(pairs)).statistics()
-    assert numbers["interactions"] == len(pairs) == numbers["train"] + numbers["valid"] + numbers["test"]
-    assert 0 < numbers["density"] <= 1
-    assert numbers["sparsity_percent"] == pytest.approx(100 * (1 - numbers["density"]))
+    assert numbers.interactions == len(pairs) == numbers.train + numbers.valid + numbers.test
+    assert 0 < numbers.density <= 1
+    assert numbers.sparsity_percent == pytest.approx(100 * (1 - numbers.density))
 
 
 def test_vocabulary_knows_ids_in_both_spellings() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,30 +34,33 @@ def list_sets(as_json: Json = False) -> None:
     """
     from hmlet.data import catalog
 
-    sets: list[dict[str, Any]] = [
-        {
-            "name": named.name,
-            "about": named.about,
-            "users": named.users,
-            "items": named.items,
-            "interactions": catalog.interactions(named),
-            "at_hand": catalog.is_at_hand(named.name),
-        }
-        for named in catalog.CATALOG.values()
-    ]
+    sets = [(named, catalog.interactions(named), catalog.is_at_hand(named.name)) for named in catalog.CATALOG.values()]
     if as_json:
-        print_json({"sets": sets})
+        listed = [
+            {
+                "name": named.name,
+                "about": named.about,
+                "users": named.users,
+                "items": named.items,
+                "interactions": interactions,
+                "at_hand": at_hand,
+            }
+            for named, interactions, at_hand in sets
+        ]
+        print_json({"sets": listed})
         return
     print_table(
         ("name", "about", "users", "items", "interactions", "at hand"),
         [
             (
-                named["name"],
-                named["about"],
-                *(f"{named[key]:,}" for key in ("users", "items", "interactions")),
-                "yes" if named["at_hand"] else "no",
+                named.name,
+                named.about,
+                f"{named.users:,}",
+                f"{named.items:,}",
+                f"{interactions:,}",
+                "yes" if at_hand else "no",
             )
-            for named in sets
+            for named, interactions, at_hand in sets
         ],
     )
 
@@ -77,7 +80,7 @@ def fetch(
     with progress(f"fetching {name}") as advance:
         dataset = catalog.fetch(name, mirror=mirror, advance=advance)
     if as_json:
-        print_json({**dataset.statistics(), "path": None if dataset.path is None else str(dataset.path)})
+        print_json({**dataset.statistics().to_json(), "path": None if dataset.path is None else str(dataset.path)})
         return
     where = f"in {dataset.path}" if dataset.path else "embedded in hmlet"
     print_line(
@@ -166,19 +169,19 @@ def prepare(
         )
         dataset.save(out, overwrite=force)
     if as_json:
-        print_json({**dataset.statistics(), "path": str(out), "provenance": dataset.provenance})
+        print_json({**dataset.statistics().to_json(), "path": str(out), "provenance": dataset.provenance.to_json()})
     else:
         _tell(dataset, out)
 
 
 def _tell(dataset: Dataset, out: Path) -> None:
     """What became of the rows, then what the data set is."""
-    done: dict[str, Any] = dataset.provenance
+    done = dataset.provenance
     steps = [
-        ("rows read", done["rows"]),
-        ("below the rating", -done["below_min_rating"]),
-        ("merged as duplicates", -done["duplicates"]),
-        (f"outside the {done['core']}-core", -done["outside_core"]),
+        ("rows read", done.rows),
+        ("below the rating", -done.below_min_rating),
+        ("merged as duplicates", -done.duplicates),
+        (f"outside the {done.core}-core", -done.outside_core),
         ("interactions", len(dataset)),
     ]
     for label, count in steps:
@@ -186,8 +189,8 @@ def _tell(dataset: Dataset, out: Path) -> None:
             print_line(f"{label:<22}{count:>14,}")
     print_line()
     _describe(dataset)
-    if done["users_without_training"]:
-        print_line(f"{done['users_without_training']:,} users have no training interaction")
+    if done.users_without_training:
+        print_line(f"{done.users_without_training:,} users have no training interaction")
     for part, use in (("valid", "choose the best epoch by"), ("test", "measure the model on")):
         if not dataset.count(part):
             print_line(f"the {part} part is empty: there is nothing to {use}")
@@ -209,18 +212,24 @@ def stats(
     with progress(f"loading {data}") as advance:
         dataset = catalog.load(data, mirror=mirror, advance=advance)
     if as_json:
-        print_json(dataset.statistics())
+        print_json(dataset.statistics().to_json())
     else:
         _describe(dataset)
 
 
 def _describe(dataset: Dataset) -> None:
     numbers = dataset.statistics()
-    counts = (f"{numbers[key]:,}" for key in ("users", "items", "interactions"))
-    sparsity = f"{numbers['sparsity_percent']:.3f} %"
-    parts = (f"{numbers[part]:,}" for part in ("train", "valid", "test"))
+    counts = (numbers.users, numbers.items, numbers.interactions)
+    parts = (numbers.train, numbers.valid, numbers.test)
     print_table(
         ("data set", "users", "items", "interactions", "sparsity", "train", "valid", "test"),
-        [(dataset.name, *counts, sparsity, *parts)],
+        [
+            (
+                dataset.name,
+                *(f"{count:,}" for count in counts),
+                f"{numbers.sparsity_percent:.3f} %",
+                *(f"{count:,}" for count in parts),
+            )
+        ],
     )
-    print_line(f"fingerprint {numbers['fingerprint']}")
+    print_line(f"fingerprint {numbers.fingerprint}")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
 
-Ids = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
 
 _ALLOWED = np.zeros(256, dtype=bool)
 _ALLOWED[list(b"0123456789 \t\r\n")] = True
@@ -23,8 +23,8 @@ _LONGEST_NUMBER = 18  # digits that surely fit in 64 bits
 class Adjacency:
     """The pairs of one file, row by row, and how many users it names without any item."""
 
-    user: Ids
-    item: Ids
+    user: Numbers
+    item: Numbers
     users_without_items: int
 
 
@@ -57,7 +57,7 @@ def _block_pairs(text: TextFile, line: int, block: bytes) -> Adjacency:
     return Adjacency(owner[~is_user], value[~is_user], int(alone.sum()))
 
 
-def _numbers(data: npt.NDArray[np.uint8], starts: Ids, ends: Ids) -> Ids:
+def _numbers(data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers) -> Numbers:
     """The value of each run of digits, one decimal place of all runs at a time."""
     value = np.zeros(len(starts), dtype=np.int64)
     for place in range(int((ends - starts).max(initial=0))):

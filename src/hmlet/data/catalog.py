@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,23 +20,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import Adjacency, read_adjacency
-from hmlet.data.dataset import FORMAT_VERSION, PARTS, Dataset, read_parquet, read_record, sha256
+from hmlet.data.dataset import PARTS, Dataset, read_parquet, sha256
 from hmlet.data.download import download
 from hmlet.data.interactions import Interactions, Ints, Vocabulary, encode, merge
 from hmlet.data.preparation import split_interactions
+from hmlet.data.record import DATASET_VERSION, Provenance, is_prepared, read_record
 from hmlet.data.text import open_text
 from hmlet.errors import DataError
 from hmlet.system.progress import Advance, silent
 
-# Public homes. LightGCN's repository has NGCF's training sets; its test sets' halves are in that of HMLET's authors.
-_LIGHTGCN = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data"
-_HMLET = "https://raw.githubusercontent.com/qbxlvnf11/HMLET/fbc4b9d93383923ab4e3942aca6b949c02864b0f/data"
-_EMBEDDED = Path(__file__).parent / "embedded" / "debian.parquet"
+EMBEDDED = Path(__file__).parent / "embedded"
 
 
 @dataclass(frozen=True)
 class PartFile:
-    """One part's file: where it is at home, and what must be in it."""
+    """One part's file: where it is published, and what must be in it."""
 
     file: str
     pairs: int
@@ -46,81 +45,30 @@ class PartFile:
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A data set that has a name: its size, and its files in the order of the parts."""
+    """A data set with a name. Its interactions are fetched, one file per part, or embedded in hmlet."""
 
     name: str
     about: str
     users: int
     items: int
-    files: tuple[PartFile, ...] = ()
+    files: tuple[PartFile, ...] = ()  # in the order of the parts
+    embedded: str | None = None  # a Parquet file in `EMBEDDED`, split when it is loaded
+    core: int = 0  # the k-core that the embedded interactions are filtered to
 
     @property
     def public(self) -> bool:
         return all(file.home for file in self.files)
 
 
-def _benchmark(
-    name: str,
-    about: str,
-    users: int,
-    items: int,
-    pairs: tuple[int, int, int],
-    hashes: tuple[str | None, str | None, str | None],
-) -> NamedSet:
-    homes = (f"{_LIGHTGCN}/{name}", f"{_HMLET}/{name}", f"{_HMLET}/{name}")
-    files = zip(("train.txt", "val.txt", "test.txt"), pairs, homes, hashes, strict=True)
-    return NamedSet(
-        name, about, users, items, tuple(PartFile(file, count, home, digest) for file, count, home, digest in files)
-    )
+def _read_catalog() -> dict[str, NamedSet]:
+    entries = tomllib.loads((Path(__file__).parent / "catalog.toml").read_text(encoding="utf-8"))
+    return {
+        name: NamedSet(name, files=tuple(PartFile(**file) for file in entry.pop("files", ())), **entry)
+        for name, entry in entries.items()
+    }
 
 
-_AMAZON_TRAIN = "529066026085919381acd4ce19f69e9eafa4af3fef1a10119ea5551cc2ef8530"
-CATALOG = {
-    named.name: named
-    for named in (
-        NamedSet("debian", "which packages of Debian 12 depend on which (embedded)", 3779, 1285),
-        _benchmark(
-            *("gowalla", "check-ins, the paper's split", 29858, 40981, (810128, 108621, 108621)),
-            (
-                "f44cff05ba25a6ccaac60444d7cce50aecd50831597ace016f35cc309045682d",
-                "45842b2023bf47702c7b4ed35fa2172adb0a851ef9654cafd9af9e7b08315a41",
-                "29cd92a1382fa4e04edfa41de0dd07766f87eead4e16b2a8ce851552a69996ec",
-            ),
-        ),
-        _benchmark(
-            *("yelp2018", "local businesses, the paper's split", 31668, 38048, (1237259, 162073, 162074)),
-            (
-                "e2f2f50836855d94a19497557e7cd917c5809cfa2b3318ab04e388e08d825213",
-                "5f76656c05f16cd526bf5667924711684aeca13e27c000ccffc837754271a0e0",
-                "9e3719e64d2abd45ab382078b239790e5e2f62662b385fab2eec05641e854ff9",
-            ),
-        ),
-        NamedSet(
-            *("amazon-book", "books, the paper's split", 52643, 91599),
-            (
-                PartFile("train.txt", 2380730, f"{_LIGHTGCN}/amazon-book", file_sha256=_AMAZON_TRAIN),
-                PartFile("val.txt", 301689, f"{_HMLET}/amazon-book"),
-                PartFile("test.txt", 301689, f"{_HMLET}/amazon-book"),
-            ),
-        ),
-        NamedSet(
-            *(
-                "amazon-book-29k",
-                "29,787 users of Amazon-Book (mirrors only; not comparable with the paper)",
-                29787,
-                90814,
-            ),
-            tuple(
-                PartFile(file, pairs, None, digest)
-                for file, pairs, digest in (
-                    ("train.txt", 1429082, "c8295c95086280a3cb9b05090c670796b63f80f36c7de9f1845c03acd6781a91"),
-                    ("val.txt", 177955, "72a01933e665cddbe4d714d09631a89a3a56f42c11d7b9ef360f9c86a116c35a"),
-                    ("test.txt", 177833, "3c7ef911dd06f125b29dedd3c11046a2a18e18d1f7f502298be95a8d27ffcd75"),
-                )
-            ),
-        ),
-    )
-}
+CATALOG = _read_catalog()
 
 
 def load(name_or_path: str | Path, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
@@ -147,9 +95,9 @@ def known_name(data: Dataset | Path | str) -> str | None:
         return str(data)
     else:
         path = Path(data)
-        provenance = read_record(path)["provenance"] if (path / "dataset.json").is_file() else {}
-    name = provenance.get("named_set")
-    return name if isinstance(name, str) and name in CATALOG else None
+        provenance = read_record(path).provenance if is_prepared(path) else Provenance()
+    name = provenance.named_set
+    return name if name in CATALOG else None
 
 
 def distinct_name(data: Dataset) -> str:
@@ -159,13 +107,12 @@ def distinct_name(data: Dataset) -> str:
 
 def _is_name(data: Path | str) -> bool:
     """Whether a command's DATA is a named set: a prepared directory of that name goes before it."""
-    return str(data) in CATALOG and not (Path(data) / "dataset.json").is_file()
+    return str(data) in CATALOG and not is_prepared(Path(data))
 
 
 def load_named(name: str, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
     """A named set: embedded, from the cache, or fetched into it first. A damaged copy in the cache is made anew."""
-    named = find(name)
-    dataset = (_cached(named) if named.files else _debian()) or fetch(name, mirror=mirror, advance=advance)
+    dataset = _cached(find(name)) or fetch(name, mirror=mirror, advance=advance)
     dataset.reference = name
     return dataset
 
@@ -180,8 +127,8 @@ def find(name: str) -> NamedSet:
 def fetch(name: str, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
     """The named set, got from its home or a mirror (a directory or URL), checked, and prepared in the cache."""
     named = find(name)
-    if not named.files:
-        return _debian()
+    if named.embedded:
+        return _load_embedded(named)
     raw = cache_directory() / "raw" / name
     parts = []
     for part in named.files:
@@ -213,17 +160,19 @@ def cache_directory() -> Path:
 
 def interactions(named: NamedSet) -> int:
     """How many interactions a named set has, without loading it."""
-    return sum(file.pairs for file in named.files) or int(pq.read_metadata(_EMBEDDED).num_rows)
+    if named.embedded:
+        return int(pq.read_metadata(EMBEDDED / named.embedded).num_rows)
+    return sum(file.pairs for file in named.files)
 
 
 def is_at_hand(name: str) -> bool:
     """Whether a named set loads without fetching anything."""
     named = find(name)
-    return not named.files or (_prepared(named) / "dataset.json").is_file()
+    return named.embedded is not None or is_prepared(_prepared(named))
 
 
 def _prepared(named: NamedSet) -> Path:
-    return cache_directory() / "prepared" / f"{named.name}-{FORMAT_VERSION}"
+    return cache_directory() / "prepared" / f"{named.name}-{DATASET_VERSION}"
 
 
 def _cached(named: NamedSet) -> Dataset | None:
@@ -290,20 +239,27 @@ def _assemble(named: NamedSet, parts: list[Adjacency]) -> Dataset:
             "fetch it again or give another --mirror",
         )
     assert split is not None
-    provenance = {"named_set": named.name, "rows": len(number), "duplicates": len(number) - len(user), "split": "files"}
+    provenance = Provenance(named_set=named.name, rows=len(number), duplicates=len(number) - len(user), split="files")
     return Dataset(named.name, Interactions(user, item, users, items, None, provenance), split)
 
 
-def _debian() -> Dataset:
-    """The embedded set, which is a 10-core already, split per user 80/10/10 with seed 0 when it is loaded."""
-    table = read_parquet(_EMBEDDED)
+def _load_embedded(named: NamedSet) -> Dataset:
+    """An embedded set, split per user 80/10/10 with seed 0."""
+    assert named.embedded is not None
+    table = read_parquet(EMBEDDED / named.embedded)
     user, users = _strings("user", table["user"], table["user_name"])
     item, items = _strings("item", table["item"], table["item_name"])
-    about = {
-        key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if key != b"ARROW:schema"
-    }
-    provenance = {"named_set": "debian", **about, "rows": len(user), "below_min_rating": 0, "duplicates": 0}
-    return split_interactions(Interactions(user, item, users, items, None, provenance), "debian", core=10)
+    about = table.schema.metadata
+    provenance = Provenance(
+        named_set=named.name,
+        source=about[b"source"].decode(),
+        release_date=about[b"release_date"].decode(),
+        licence=about[b"licence"].decode(),
+        rows=len(user),
+        below_min_rating=0,
+        duplicates=0,
+    )
+    return split_interactions(Interactions(user, item, users, items, None, provenance), named.name, core=named.core)
 
 
 def _strings(kind: str, ids: pa.ChunkedArray, names: pa.ChunkedArray) -> tuple[Ints, Vocabulary]:

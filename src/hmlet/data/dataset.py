@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -18,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
+from hmlet.data.record import DATASET_VERSION, RECORD_FILE, DatasetRecord, Statistics, is_prepared, read_record
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 from hmlet.system.files import unwritable
 
 PARTS = ("train", "valid", "test")
-FORMAT_VERSION = 1
-_FILES = ("interactions.parquet", "users.parquet", "items.parquet")
+_TABLES = ("interactions.parquet", "users.parquet", "items.parquet")
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over the ids of both sides and the sorted pairs of each part: equal for equal data."""
-        digest = hashlib.sha256(f"hmlet dataset {FORMAT_VERSION} {self.n_users} {self.n_items}".encode())
+        digest = hashlib.sha256(f"hmlet dataset {DATASET_VERSION} {self.n_users} {self.n_items}".encode())
         for vocabulary in (self.users, self.items):
             digest.update("\0".join(map(str, vocabulary.ids.to_pylist())).encode())
         for part in PARTS:
@@ -149,19 +148,21 @@ class Dataset:
             digest.update(np.ascontiguousarray(self.item[where], dtype="<i4").data)
         return digest.hexdigest()
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> Statistics:
         """The counts that `hmlet data stats` prints and the paper's table of data sets has."""
         cells = self.n_users * self.n_items
-        return {
-            "name": self.name,
-            "users": self.n_users,
-            "items": self.n_items,
-            "interactions": len(self),
-            "density": len(self) / cells if cells else 0.0,
-            "sparsity_percent": 100 * (1 - len(self) / cells) if cells else 100.0,
-            **{part: self.count(part) for part in PARTS},
-            "fingerprint": self.fingerprint,
-        }
+        return Statistics(
+            name=self.name,
+            users=self.n_users,
+            items=self.n_items,
+            interactions=len(self),
+            density=len(self) / cells if cells else 0.0,
+            sparsity_percent=100 * (1 - len(self) / cells) if cells else 100.0,
+            train=self.count("train"),
+            valid=self.count("valid"),
+            test=self.count("test"),
+            fingerprint=self.fingerprint,
+        )
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the prepared directory under a temporary name and rename it: there is never half of one."""
@@ -187,7 +188,7 @@ class Dataset:
         part = pa.DictionaryArray.from_arrays(
             pa.array(np.repeat(np.arange(len(PARTS), dtype=np.int8), np.diff(self._bounds))), pa.array(PARTS)
         )
-        columns: dict[str, Any] = {"user": self.user, "item": self.item, "split": part}
+        columns: dict[str, object] = {"user": self.user, "item": self.item, "split": part}
         if self.timestamp is not None:
             columns["timestamp"] = self.timestamp
         pq.write_table(pa.table(columns), directory / "interactions.parquet", compression="zstd")
@@ -197,24 +198,22 @@ class Dataset:
                 table["name"] = vocabulary.names
             pq.write_table(pa.table(table), directory / name, compression="zstd")
         record = {
-            "format_version": FORMAT_VERSION,
-            **self.statistics(),
+            "format_version": DATASET_VERSION,
+            **self.statistics().to_json(),
             "provenance": self.provenance,
-            "checksums": {name: sha256(directory / name) for name in _FILES},
+            "checksums": {name: sha256(directory / name) for name in _TABLES},
         }
-        (directory / "dataset.json").write_text(
-            json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        DatasetRecord.model_validate(record).write(directory)
 
     @classmethod
     def load(cls, path: Path | str) -> Dataset:
         """A prepared directory, checked: format version, checksums, ranges and the fingerprint."""
         path = Path(path)
         record = read_record(path)
-        for name in _FILES:
+        for name in _TABLES:
             if not (path / name).is_file():
                 raise DataError(f"{path / name} is missing", "prepare the data again")
-            if sha256(path / name) != record["checksums"].get(name):
+            if sha256(path / name) != record.checksums.get(name):
                 raise DataError(
                     f"{path / name} is damaged (its checksum differs from dataset.json)", "prepare the data again"
                 )
@@ -229,13 +228,14 @@ class Dataset:
             users,
             items,
             timestamp,
-            record["provenance"],
+            record.provenance,
         )
-        dataset = cls(record["name"], interactions, _part_codes(table["split"], path), path)
-        if dataset.fingerprint != record["fingerprint"]:
+        dataset = cls(record.name, interactions, _part_codes(table["split"], path), path)
+        if dataset.fingerprint != record.fingerprint:
             raise DataError(
                 f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again"
             )
+        _check_counts(dataset.statistics(), record, path)
         return dataset
 
 
@@ -259,7 +259,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     """Refuse to write over anything but a prepared directory, and over that only when asked."""
     if not path.exists():
         return
-    if not (path / "dataset.json").is_file():
+    if not is_prepared(path):
         raise DataError(f"{path} exists and is not a prepared directory", "choose another --out")
     if not overwrite:
         raise DataError(f"{path} exists already", "choose another --out, or pass --force to replace it")
@@ -293,33 +293,13 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return np.array(np.from_dlpack(column.combine_chunks()))
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """What a prepared directory's dataset.json says, of the format version that this hmlet reads."""
-    if not path.exists():
-        raise DataError(f"{path} does not exist", "name a prepared directory or a set that `hmlet data list` shows")
-    if not (path / "dataset.json").is_file():
-        raise DataError(
-            f"{path} is not a prepared directory (it has no dataset.json)", "make one with `hmlet data prepare`"
-        )
-    try:
-        record: dict[str, Any] = json.loads((path / "dataset.json").read_text(encoding="utf-8"))
-        version = record["format_version"]
-        if version == FORMAT_VERSION:
-            _check_record(record)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path / 'dataset.json'} cannot be read ({error})", "prepare the data again") from error
-    if version != FORMAT_VERSION:
-        raise DataError(
-            f"{path} has format version {version}, and this hmlet reads version {FORMAT_VERSION}",
-            "prepare the data again, or install the hmlet that wrote it",
-        )
-    return record
-
-
-def _check_record(record: dict[str, Any]) -> None:
-    for key, kind in (("name", str), ("fingerprint", str), ("checksums", dict), ("provenance", dict)):
-        if not isinstance(record[key], kind):
-            raise TypeError(f"{key} is not a {kind.__name__}")
+def _check_counts(found: Statistics, record: DatasetRecord, path: Path) -> None:
+    for field in ("users", "items", "interactions", *PARTS):
+        said, counted = getattr(record, field), getattr(found, field)
+        if said != counted:
+            raise DataError(
+                f"{path / RECORD_FILE} says {field} = {said}, and the directory has {counted}", "prepare the data again"
+            )
 
 
 def _read_vocabulary(path: Path, kind: str) -> Vocabulary:
@@ -329,12 +309,12 @@ def _read_vocabulary(path: Path, kind: str) -> Vocabulary:
 
 
 def _canonical_order(interactions: Interactions, part: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """The rows in order of part, user and item. Each pair may stand in one part only, and only once."""
+    """The rows in order of part, user and item. Each pair must be in one part, and only once."""
     key = interactions.user.astype(np.int64) * len(interactions.items) + interactions.item
     by_pair = None if np.all(key[1:] > key[:-1]) else np.argsort(key)
     if by_pair is not None:
         key, part = key[by_pair], part[by_pair]
-        assert not np.any(key[1:] == key[:-1]), "a pair stands twice"
+        assert not np.any(key[1:] == key[:-1]), "a pair occurs twice"
     by_part = np.concatenate([np.flatnonzero(part == code) for code in range(len(PARTS))])
     return by_part if by_pair is None else by_pair[by_part]
 

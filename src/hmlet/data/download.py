@@ -13,10 +13,10 @@ from hmlet.errors import DataError
 from hmlet.system.progress import Advance, silent
 from hmlet.version import VERSION
 
-TIMEOUT = 30.0  # seconds without a byte before a connection counts as broken
-ATTEMPTS = 5
-PAUSE = 0.5  # seconds before the first retry; doubled each time
-MAX_BYTES = 256 << 20  # far above the largest named set: a server that sends without end is refused
+STALLED_SECONDS = 30.0  # seconds without a byte before a connection counts as broken
+DOWNLOAD_ATTEMPTS = 5
+RETRY_SECONDS = 0.5  # seconds before the first retry; doubled each time
+MAX_DOWNLOAD_BYTES = 256 << 20  # far above the largest named set: a server that sends without end is refused
 _CHUNK = 1 << 16
 
 
@@ -36,11 +36,11 @@ def download(url: str, target: Path, *, advance: Advance = silent, timeout: floa
             f"cannot write to {target.parent}: {error.strerror}", "set HMLET_CACHE to a directory that you may write to"
         ) from error
     last: Exception | None = None
-    for attempt in range(ATTEMPTS):
+    for attempt in range(DOWNLOAD_ATTEMPTS):
         if attempt:
-            time.sleep(PAUSE * 2 ** (attempt - 1))
+            time.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
         try:
-            _transfer(url, partial, advance, TIMEOUT if timeout is None else timeout)
+            _transfer(url, partial, advance, STALLED_SECONDS if timeout is None else timeout)
             os.replace(partial, target)
             return target
         except urllib.error.HTTPError as error:
@@ -52,7 +52,7 @@ def download(url: str, target: Path, *, advance: Advance = silent, timeout: floa
         except (_Broken, OSError, http.client.HTTPException) as error:
             last = error
     raise DataError(
-        f"{url} could not be downloaded in {ATTEMPTS} attempts ({last})",
+        f"{url} could not be downloaded in {DOWNLOAD_ATTEMPTS} attempts ({last})",
         "try again (what has arrived is kept), or give a --mirror",
     ) from last
 
@@ -78,8 +78,8 @@ def _transfer(url: str, partial: Path, advance: Advance, timeout: float) -> None
         with partial.open("ab" if resumed else "wb") as file:
             while chunk := response.read(_CHUNK):
                 have += len(chunk)
-                if have > MAX_BYTES:
-                    raise DataError(f"{url} sends more than {MAX_BYTES >> 20} MiB", "give the right --mirror")
+                if have > MAX_DOWNLOAD_BYTES:
+                    raise DataError(f"{url} sends more than {MAX_DOWNLOAD_BYTES >> 20} MiB", "give the right --mirror")
                 file.write(chunk)
                 advance(have, total, partial.stem)
         if total is not None and have < total:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hmlet.data.record import Provenance
 from hmlet.errors import ConfigError, UnknownId
 
 Ints = npt.NDArray[np.int32]
@@ -77,7 +77,7 @@ class Interactions:
     users: Vocabulary
     items: Vocabulary
     timestamp: npt.NDArray[np.int64] | None = None
-    provenance: dict[str, Any] = field(default_factory=dict)  # how it came to be: files, options, rows in and out
+    provenance: Provenance = field(default_factory=Provenance)
 
     def __len__(self) -> int:
         return len(self.user)
@@ -111,7 +111,7 @@ def merge(
 ) -> tuple[Ints, Ints, npt.NDArray[np.uint8] | None, npt.NDArray[np.int64] | None]:
     """Each (user, item, part) once, sorted by user and item, with its latest timestamp.
 
-    A pair that stands in two parts comes out twice, side by side: the caller says what that means.
+    A pair in two parts comes out twice, side by side: the caller decides what that means.
     """
     key = user.astype(np.int64) * n_items + item
     if part is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,8 +43,8 @@ def prepare(
     A rating threshold drops rows before duplicates are merged: a pair stays if any of its rows reaches it.
     """
     paths = [Path(file) for file in files]
-    rule = _rule(split, core, seed, min_rating)
-    if rule.kind == "files" and len(paths) not in (2, 3):
+    options = _Options(split, core, seed, min_rating)
+    if options.rule.kind == "files" and len(paths) not in (2, 3):
         raise DataError(
             f"split files needs two files (train, test) or three (train, valid, test), not {len(paths)}",
             "name them in this order",
@@ -53,26 +54,17 @@ def prepare(
     advance(0, 4, "reading")
     interactions, part = _readers().read_files(
         paths,
-        _guessing(columns, rule, min_rating),
+        options.guessing(columns),
         format,
         min_rating,
-        by_file=rule.kind == "files",
+        by_file=options.rule.kind == "files",
         delimiter=delimiter,
     )
     if part is not None and len(paths) == 2:
         part *= 2  # the second of two files is the test part
     advance(1, 4, "naming")
     interactions = _with_names(interactions, user_names, item_names)
-    return _finish(
-        interactions,
-        part,
-        rule,
-        core,
-        seed,
-        name or _name_of(paths),
-        {"min_rating": min_rating, "split": split},
-        advance,
-    )
+    return _finish(interactions, part, options, name or _name_of(paths), advance)
 
 
 def prepare_frame(
@@ -86,18 +78,18 @@ def prepare_frame(
     name: str = "frame",
 ) -> Dataset:
     """The data set made from a Polars or pandas frame or a pyarrow table: see `Dataset.from_frame`."""
-    rule = _rule(split, core, seed, min_rating)
-    if rule.kind == "files":
+    options = _Options(split, core, seed, min_rating)
+    if options.rule.kind == "files":
         raise ConfigError("a frame cannot be split by files", "use ratio, temporal or leave-one-out")
-    interactions = _readers().read_frame(frame, _guessing(columns, rule, min_rating), min_rating)
-    return _finish(interactions, None, rule, core, seed, name, {"min_rating": min_rating, "split": split})
+    interactions = _readers().read_frame(frame, options.guessing(columns), min_rating)
+    return _finish(interactions, None, options, name)
 
 
 def split_interactions(
     interactions: Interactions, name: str, *, split: str = DEFAULT_SPLIT, seed: int = 0, core: int = 0
 ) -> Dataset:
-    """The data set made from interactions that are at hand already."""
-    return _finish(interactions, None, _rule(split, core, seed), core, seed, name, {"split": split})
+    """The data set made from interactions in memory."""
+    return _finish(interactions, None, _Options(split, core, seed), name)
 
 
 def _readers() -> ModuleType:
@@ -109,59 +101,70 @@ def _readers() -> ModuleType:
     return sources
 
 
-def _rule(split: str, core: int, seed: int, min_rating: float | None = None) -> SplitRule:
-    """The split's rule, with the other options checked before any file is read."""
-    if min_rating is not None and not math.isfinite(min_rating):
-        raise ConfigError(
-            f"--min-rating {min_rating} is not a finite number", "give the least rating that counts as interest"
-        )
-    if core < 0:
-        raise ConfigError(f"--core {core} is negative", "use 0 to keep every interaction, or 10 as the paper does")
-    if not 0 <= seed < 2**63:
-        raise ConfigError(f"--seed {seed} is out of range", "use a whole number from 0 to 2^63 - 1")
-    return SplitRule.parse(split)
+@dataclass(frozen=True)
+class _Options:
+    """How to filter and split, checked before any file is read."""
 
+    split: str
+    core: int
+    seed: int
+    min_rating: float | None = None
 
-def _guessing(columns: Columns, rule: SplitRule, min_rating: float | None) -> Columns:
-    """A threshold needs a rating and a temporal split a time; leave-one-out takes a time where there is one."""
-    needed = [
-        role for role, wanted in (("rating", min_rating is not None), ("timestamp", rule.kind == "temporal")) if wanted
-    ]
-    return columns.guessing(*needed, welcome=("timestamp",) if rule.kind == "leave-one-out" else ())
+    def __post_init__(self) -> None:
+        if self.min_rating is not None and not math.isfinite(self.min_rating):
+            raise ConfigError(
+                f"--min-rating {self.min_rating} is not a finite number",
+                "give the least rating that counts as interest",
+            )
+        if self.core < 0:
+            raise ConfigError(
+                f"--core {self.core} is negative", "use 0 to keep every interaction, or 10 as the paper does"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"--seed {self.seed} is out of range", "use a whole number from 0 to 2^63 - 1")
+        SplitRule.parse(self.split)
+
+    @cached_property
+    def rule(self) -> SplitRule:
+        return SplitRule.parse(self.split)
+
+    def guessing(self, columns: Columns) -> Columns:
+        """The columns, and what else to guess: a rating for a threshold, a time for a split that goes by time."""
+        needed = {"rating": self.min_rating is not None, "timestamp": self.rule.kind == "temporal"}
+        welcome = ("timestamp",) if self.rule.kind == "leave-one-out" else ()
+        return columns.guessing(*(role for role, wanted in needed.items() if wanted), welcome=welcome)
 
 
 def _finish(
     interactions: Interactions,
     part: npt.NDArray[np.uint8] | None,
-    rule: SplitRule,
-    core: int,
-    seed: int,
+    options: _Options,
     name: str,
-    options: dict[str, Any],
     advance: Advance = silent,
 ) -> Dataset:
     if part is not None:
         _refuse_overlap(interactions, part)
     advance(2, 4, "filtering")
     before = len(interactions)
-    kept, rounds = k_core(interactions.user, interactions.item, core)
+    kept, rounds = k_core(interactions.user, interactions.item, options.core)
     if len(kept) == 0:
-        raise DataError(f"no interaction is left of {before} after {core}-core filtering", "lower --core")
+        raise DataError(f"no interaction is left of {before} after {options.core}-core filtering", "lower --core")
     if len(kept) < before:
         interactions, part = interactions.take(kept), None if part is None else part[kept]
     advance(3, 4, "splitting")
     if part is None:
-        part = assign(rule, interactions.user, interactions.item, interactions.timestamp, seed)
+        part = assign(options.rule, interactions.user, interactions.item, interactions.timestamp, options.seed)
     trained = np.bincount(interactions.user[part == 0], minlength=len(interactions.users)) > 0
-    provenance = {
-        **interactions.provenance,
-        "outside_core": before - len(kept),
-        "core": core,
-        "core_rounds": rounds,
-        **options,
-        "seed": seed,
-        "users_without_training": int((~trained).sum()),
-    }
+    provenance = interactions.provenance.model_copy(
+        update={
+            "outside_core": before - len(kept),
+            "core": options.core,
+            "core_rounds": rounds,
+            "split": options.split,
+            "seed": options.seed,
+            "users_without_training": int((~trained).sum()),
+        }
+    )
     dataset = Dataset(name, replace(interactions, provenance=provenance), part)
     if dataset.count("train") == 0:
         raise DataError("the split leaves no interaction for training", "give training a larger share, or more data")

@@ -17,7 +17,7 @@ from hmlet.data.interactions import Ints
 from hmlet.errors import ConfigError, DataError
 
 TRAIN, VALID, TEST = np.uint8(0), np.uint8(1), np.uint8(2)
-Parts = npt.NDArray[np.uint8]
+PartCodes = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
 
 DEFAULT_SPLIT = "ratio:0.8,0.1,0.1"
@@ -70,7 +70,7 @@ class SplitRule:
         return cls(kind, (train, valid, test))
 
 
-def assign(rule: SplitRule, user: Ints, item: Ints, timestamp: Times | None, seed: int) -> Parts:
+def assign(rule: SplitRule, user: Ints, item: Ints, timestamp: Times | None, seed: int) -> PartCodes:
     """The part of each pair. `files` is not decided here: its parts came with the rows."""
     assert rule.kind != "files"
     if rule.kind == "temporal":
@@ -84,7 +84,7 @@ def assign(rule: SplitRule, user: Ints, item: Ints, timestamp: Times | None, see
     return _ratio(rule.shares, user, item, seed)
 
 
-def _ratio(shares: tuple[Fraction, Fraction, Fraction], user: Ints, item: Ints, seed: int) -> Parts:
+def _ratio(shares: tuple[Fraction, Fraction, Fraction], user: Ints, item: Ints, seed: int) -> PartCodes:
     """Per user: floor(train share · n), at least one, for training; the rest divided between valid and test.
 
     The rest rarely divides evenly. Its odd interaction goes to valid with exactly the probability that makes
@@ -104,7 +104,7 @@ def _ratio(shares: tuple[Fraction, Fraction, Fraction], user: Ints, item: Ints, 
     return parts
 
 
-def _temporal(shares: tuple[Fraction, Fraction, Fraction], user: Ints, item: Ints, timestamp: Times) -> Parts:
+def _temporal(shares: tuple[Fraction, Fraction, Fraction], user: Ints, item: Ints, timestamp: Times) -> PartCodes:
     """The oldest share of all interactions trains, the newest tests; equal times go by user, then item.
 
     A user whose first interaction is younger than the training cut keeps it where time puts it.
@@ -116,7 +116,7 @@ def _temporal(shares: tuple[Fraction, Fraction, Fraction], user: Ints, item: Int
     return parts
 
 
-def _leave_one_out(user: Ints, item: Ints, timestamp: Times | None, seed: int) -> Parts:
+def _leave_one_out(user: Ints, item: Ints, timestamp: Times | None, seed: int) -> PartCodes:
     """Per user: the last interaction tests if there are two, the one before it validates if there are three.
 
     Last means by time, then item; where the data has no times, by the seed's shuffle.

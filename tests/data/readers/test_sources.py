@@ -75,7 +75,7 @@ def test_every_format_gives_the_rows_back(tmp_path: Path, rows: list[tuple[objec
     for name, separator in (("f.csv", ","), ("f.tsv", "\t")):
         found = read(tmp_path / name, as_csv(rows, separator))
         assert {(str(user), str(item)) for user, item in pairs(found)} == as_text
-        assert found.provenance["rows"] == len(rows) == len(found) + found.provenance["duplicates"]
+        assert found.provenance.rows == len(rows) == len(found) + found.provenance.duplicates
 
 
 @quick
@@ -170,15 +170,15 @@ def test_files_of_several_formats_are_one_table(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_bytes(as_json([(4, 2)]))
     found, _ = read_files([tmp_path / name for name in ("a.csv", "b.txt", "c.jsonl")], Columns())
     assert pairs(found) == {(1, 2), (1, 3), (4, 2)}
-    assert found.provenance["duplicates"] == 1
+    assert found.provenance.duplicates == 1
 
 
 def test_a_threshold_drops_rows_before_duplicates_are_merged(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b"user,item,stars\na,x,1\na,x,5\na,y,2\nb,x,4.5\n")
     found, _ = read_files([tmp_path / "f.csv"], Columns().guessing("rating"), min_rating=4)
     assert pairs(found) == {("a", "x"), ("b", "x")}
-    assert found.provenance["below_min_rating"] == 2
-    assert found.provenance["duplicates"] == 0
+    assert found.provenance.below_min_rating == 2
+    assert found.provenance.duplicates == 0
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from hmlet.data.columns import Columns, NamesColumns
 from hmlet.data.interactions import Interactions, Vocabulary, merge
 from hmlet.data.readers import FORMATS
 from hmlet.data.readers.format import ID_ROLES, Format, Source, typed_source
+from hmlet.data.record import FileRead, Provenance
 from hmlet.data.text import PACKED_SUFFIXES, open_text, require_file
 from hmlet.errors import DataError
 
@@ -47,19 +48,20 @@ def read_files(
         require_file(path)  # before its name is asked for a format
         used = _named_format(format) if format else format_of(path)
         with _open(path, used, columns, delimiter) as source:
-            frame, counts = _load(source, min_rating, kinds)
+            frame, rows = _load(source, min_rating, kinds)
         frames.append(frame.with_columns(pl.lit(number, pl.UInt8).alias("part")) if by_file else frame)
         untyped.append(source.untyped)
-        described.append({"file": path.name, "format": used.name, **counts})
-    return _encode(frames, untyped, described)
+        described.append(FileRead(file=path.name, format=used.name, rows=rows, below_min_rating=rows - frame.height))
+    return _encode(frames, untyped, described, min_rating)
 
 
 def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) -> Interactions:
     """The interactions of a Polars or pandas frame or a pyarrow table."""
     lazy = _as_polars(frame).lazy()
     source = typed_source("the frame", lazy, columns, lambda row: f"row {row}")
-    loaded, counts = _load(source, min_rating, {})
-    return _encode([loaded], [source.untyped], [{"file": None, "format": "frame", **counts}])[0]
+    loaded, rows = _load(source, min_rating, {})
+    described = FileRead(file=None, format="frame", rows=rows, below_min_rating=rows - loaded.height)
+    return _encode([loaded], [source.untyped], [described], min_rating)[0]
 
 
 def read_names(path: Path, kind: str) -> dict[str, str]:
@@ -110,8 +112,8 @@ def _open(path: Path, format: Format, columns: Columns, delimiter: str | None = 
             raise format.explain(text, error) from error
 
 
-def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) -> tuple[pl.DataFrame, dict[str, int]]:
-    """The checked rows of one source that reach the threshold, and how many there were and fell below it."""
+def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) -> tuple[pl.DataFrame, int]:
+    """The checked rows of one source that reach the threshold, and the number of rows before that."""
     wanted = [pl.col("^(user|item|user_name|item_name)$")]
     if "rating" in source.columns:
         wanted.append(pl.col("rating").cast(pl.Float64, strict=False))
@@ -132,7 +134,7 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
                 f"the {role} is empty",
                 "give the row an id or remove it",
             )
-    rows, below = frame.height, 0
+    rows = frame.height
     if "rating" in source.columns:
         if not frame["rating"].is_finite().fill_null(False).all():
             number = pl.col("rating").cast(pl.Float64, strict=False)
@@ -144,9 +146,8 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
             )
         if min_rating is not None:
             frame = frame.filter(pl.col("rating") >= min_rating)
-            below = rows - frame.height
         frame = frame.drop("rating")
-    return frame, {"rows": rows, "below_min_rating": below}
+    return frame, rows
 
 
 def _timestamp(source: Source, time_kinds: dict[str, str]) -> pl.Expr:
@@ -207,7 +208,7 @@ _TIME_TYPES: dict[str, tuple[Any, ...]] = {
 
 
 def _encode(
-    frames: list[pl.DataFrame], untyped: list[frozenset[str]], described: list[dict[str, Any]]
+    frames: list[pl.DataFrame], untyped: list[frozenset[str]], files: list[FileRead], min_rating: float | None
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """Ids become indices into their sorted vocabularies, and duplicates are merged."""
     integers = {
@@ -220,7 +221,7 @@ def _encode(
     frame = pl.concat(frames)
     if frame.height == 0:
         raise DataError("no row reaches the rating that --min-rating asks for", "lower it")
-    lookup = {role: _sorted_ids(frame[role], role, described, integers[role]) for role in ID_ROLES}
+    lookup = {role: _sorted_ids(frame[role], role, files[0], integers[role]) for role in ID_ROLES}
     columns = [name for name in ("part", "timestamp") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
     for role in ID_ROLES:
@@ -229,18 +230,24 @@ def _encode(
     user, item, part, timestamp = merge(
         arrays["user index"], arrays["item index"], arrays.get("part"), arrays.get("timestamp"), lookup["item"].height
     )
-    rows, below = (sum(one[count] for one in described) for count in ("rows", "below_min_rating"))
-    provenance = {"files": described, "rows": rows, "below_min_rating": below, "duplicates": rows - below - len(user)}
+    rows, below = sum(file.rows for file in files), sum(file.below_min_rating for file in files)
+    provenance = Provenance(
+        files=files,
+        rows=rows,
+        below_min_rating=below,
+        duplicates=rows - below - len(user),
+        min_rating=min_rating,
+    )
     users, items = (_vocabulary(role, lookup[role], frame) for role in ID_ROLES)
     return Interactions(user, item, users, items, timestamp, provenance), part
 
 
-def _sorted_ids(column: pl.Series, role: str, described: list[dict[str, Any]], integers: bool) -> pl.DataFrame:
+def _sorted_ids(column: pl.Series, role: str, first: FileRead, integers: bool) -> pl.DataFrame:
     """Each id as the column has it, its final value and its index, sorted by value."""
     distinct = column.unique()
     value = distinct
     if distinct.dtype == pl.String:
-        file = described[0]["file"] or "the frame"
+        file = first.file or "the frame"
         blank = distinct.str.strip_chars().str.len_bytes() == 0
         if blank.any() or distinct.str.contains("\0", literal=True).any():
             raise DataError(
