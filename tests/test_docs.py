@@ -92,11 +92,35 @@ def test_every_decision_stands_in_the_index() -> None:
     assert re.findall(r"\]\((\d{4}-[^)]+)\)", index) == records
 
 
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def shown_under(heading: str) -> list[str]:
+    """The lines of the first fenced block after a heading of docs/architecture.md."""
+    found = re.search(rf"^## {heading}$.*?^```\w*\n(.*?)^```$", ARCHITECTURE, flags=re.MULTILINE | re.DOTALL)
+    assert found
+    return found[1].splitlines()
+
+
+def checked_layers() -> list[str]:
+    """The lines of the import contract."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    (layers,) = [each["layers"] for each in tools["importlinter"]["contracts"] if each["type"] == "layers"]
+    lines: list[str] = layers
+    return lines
+
+
 def test_the_layers_that_are_shown_are_those_that_are_checked() -> None:
-    record = (ROOT / "docs" / "decisions" / "0001-layout-and-layers.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"^```\n(.*?)^```$", record, flags=re.MULTILINE | re.DOTALL)
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    (checked,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
-    assert shown.splitlines() == checked
+    assert shown_under("Who may import whom") == checked_layers()
+
+
+@pytest.mark.xfail(strict=True)
+def test_there_are_at_most_ten_layers() -> None:
+    assert len(checked_layers()) <= 10
+
+
+def test_every_room_is_shown() -> None:
+    package = ROOT / "src" / "hmlet"
+    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} | {"api.py", "errors.py"}
+    shown = [line.split()[0] for line in shown_under("The tree") if line.startswith("  ")]
+    assert sorted(shown) == sorted(rooms)
