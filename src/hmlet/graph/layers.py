@@ -20,6 +20,7 @@ class Layers:
     """Every node's embedding at each layer, e⁰ first, what the gates chose on the way, and how layers are joined."""
 
     embeddings_ND: Sequence[Tensor]
+    initial_ND: Tensor  # e⁰ as the parameter that it is, where the first layer may be a view of it
     gates: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> probability of the non-linear branch, N
     joined_by: JoinedBy = "mean"
     scale: float = 1.0  # of concatenated layers

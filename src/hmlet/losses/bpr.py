@@ -52,7 +52,7 @@ def triplet_margins(layers: Layers, rows_3B: Tensor) -> tuple[Tensor, Tensor]:
             return mean_margins(embeddings_ND, rows_3B)
         margin_B, norms = joined_margins(embeddings_ND, rows_3B)
         return margin_B * layers.scale**2, norms
-    factors_3BF, rows_3BD = layers.factors(rows_3B), embeddings_ND[0].index_select(0, rows_3B)
+    factors_3BF, rows_3BD = layers.factors(rows_3B), layers.initial_ND.index_select(0, rows_3B)
     return margins(*factors_3BF.chunk(3)), row_norms(rows_3BD.chunk(3))
 
 

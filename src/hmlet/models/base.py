@@ -148,7 +148,7 @@ class Model(nn.Module, ABC):
         """Every layer's embeddings, joined as this model joins them: `return self.layers([...])`."""
 
     def layers(self, embeddings_ND: Sequence[Tensor], gates: dict[int, Tensor] | None = None) -> Layers:
-        return Layers(embeddings_ND, gates or {}, self.joined_by, self.factor_scale)
+        return Layers(embeddings_ND, self.embedding, gates or {}, self.joined_by, self.factor_scale)
 
     def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
