@@ -101,7 +101,7 @@ def measure(data: Dataset, recipe: Recipe, device: str, folder: Path) -> dict[st
         "share_of_trained": round(scores["rule"]["test"] / trained["test"], 4),
         "candidates_valid_ndcg": {name: each["valid"] for name, each in scores.items()},
         "one_user_ms": milliseconds(fold, given),
-        "best_epochs": {"all": run_all.record["best_epoch"], "less": run_less.record["best_epoch"]},
+        "best_epochs": {"all": run_all.record.best_epoch, "less": run_less.record.best_epoch},
     }
 
 

@@ -104,7 +104,8 @@ def _measure(options: argparse.Namespace, case: list[str]) -> dict[str, Any]:
 
 def _train(data: Dataset, recipe: Any, device: torch.device) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(data, recipe, device, RunDirectory(Path(folder), {}), Unwatched())
+        run = RunDirectory.create(Path(folder) / "run", recipe, data, str(device))
+        trainer = Trainer(data, recipe, device, run, Unwatched())
         _start(device)  # what building takes in passing is the graph's case, and PinSage's walks are on the host
         for _ in range(2):  # the second evaluation finds a best model already
             for step in range(STEPS[device.type]):

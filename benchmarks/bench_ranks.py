@@ -16,6 +16,7 @@ import math
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,10 +71,10 @@ def work(options: argparse.Namespace) -> None:
     if options.worker.startswith("hmlet"):
         overrides.append("model.gate_warmup=0")
     recipe = resolve(options.worker, overrides=overrides)
-    with joined() as ranks:
-        trainer = Trainer(
-            load(options.dataset), recipe, torch.device("cpu"), RunDirectory(Path(), {}), Unwatched(), ranks
-        )
+    with joined() as ranks, tempfile.TemporaryDirectory() as folder:
+        data = load(options.dataset)
+        run = RunDirectory.create(Path(folder) / "run", recipe, data, "cpu")
+        trainer = Trainer(data, recipe, torch.device("cpu"), run, Unwatched(), ranks)
         trainer.model.train()
         sent = Sent(ranks)
         seconds = []

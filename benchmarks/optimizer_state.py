@@ -53,8 +53,8 @@ def _train(options: argparse.Namespace, state: str, seed: int) -> dict[str, Any]
         metrics = Run.open(run.path).evaluate("test", "train", 20).metrics
         return {
             "seed": seed,
-            "best_epoch": run.record["best_epoch"],
-            "seconds": run.record["timings"]["training_seconds"],
+            "best_epoch": run.record.best_epoch,
+            "seconds": run.record.timings.training_seconds,
             **{name: metrics[name] for name in METRICS},
         }
 

@@ -76,7 +76,7 @@ def run_arm(overrides: list[str], seed: int) -> dict[str, Any]:
     recipe: Recipe = resolve("hmlet-end", overrides=overrides, seed=seed)
     with tempfile.TemporaryDirectory() as place:
         run = fit(data, recipe, Path(place) / "run", device="cpu")
-        found: dict[str, Any] = {"best_epoch": run.record["best_epoch"], "valid": run.record["valid"]["ndcg"]}
+        found: dict[str, Any] = {"best_epoch": run.record.best_epoch, "valid": run.record.valid["ndcg"]}
         found["test"] = halves(run, data, crowd_N)
         if "gated" in recipe.model.types:
             found["nonlinear_share"] = shares(run, data, crowd_N)

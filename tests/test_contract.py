@@ -151,4 +151,4 @@ def test_cuda_learns_what_the_cpu_learns(model: str, learned: Run, tmp_path: Pat
     run = fit(board(), recipe(model, *LEARNS), tmp_path / "cuda", device="cuda")
     evaluation = run.evaluate("test", "train+valid", 1)
     assert evaluation.per_user["recall"][evaluation.users < NEWCOMER].tolist() == [1.0] * NEWCOMER
-    assert run.record["valid"]["ndcg"] == pytest.approx(learned.record["valid"]["ndcg"], abs=0.05)
+    assert run.record.valid["ndcg"] == pytest.approx(learned.record.valid["ndcg"], abs=0.05)

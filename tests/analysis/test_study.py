@@ -17,6 +17,7 @@ from hmlet.errors import ConfigError, RunError
 from hmlet.graph import training_graph
 from hmlet.runs import directory as runs
 from hmlet.runs.directory import RunDirectory
+from hmlet.runs.locking import locked
 
 DATA = small_data()
 DEGREE = training_graph(DATA).degree
@@ -36,9 +37,9 @@ def run(tmp_path: Path) -> RunDirectory:
 def test_an_analysis_leaves_what_others_have_recorded_since(run: RunDirectory) -> None:
     other = RunDirectory.open(run.path)
     with other.update():
-        other.record["coverage"] = {"test train 20": 0.5}
+        other.record = other.record.with_coverage("test train 20", 0.5)
     study.analyse([run], DATA, "none")
-    assert RunDirectory.open(run.path).record["coverage"] == {"test train 20": 0.5}
+    assert RunDirectory.open(run.path).record.coverage == {"test train 20": 0.5}
 
 
 def test_a_planted_claim_holds_and_is_written_into_the_run(run: RunDirectory) -> None:
@@ -132,7 +133,7 @@ def test_an_analysis_that_cannot_be_kept_is_printed_all_the_same(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runs, "PATIENCE", 0.0)
-    with RunDirectory.open(run.path).lock():
+    with locked(run.path):
         assert main(["analyze", str(run.path), "--centrality", "none", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["nodes"] == len(DEGREE)

@@ -15,7 +15,7 @@ from searched import planted
 from hmlet.api import Run, fit
 from hmlet.cli import main
 from hmlet.config import resolve
-from hmlet.ranking.statistics import compare_runs
+from hmlet.runs.comparison import compare_runs
 
 QUICK = ["train.epochs=3", "train.validate_every=1", "train.batch_size=32", "model.embedding_size=8"]
 

@@ -197,28 +197,6 @@ def test_one_model_or_no_user_is_nothing_to_compare() -> None:
         stats.compare({"a": [scored()], "b": [scored()]})
 
 
-def test_runs_of_one_recipe_are_seeds_of_one_model() -> None:
-    runs = [("end", "r1", "runs/1"), ("gcn", "r2", "runs/2"), ("end", "r1", "runs/3")]
-    assert stats.label_runs(runs) == {"end": [0, 2], "gcn": [1]}
-
-
-def test_two_recipes_of_one_model_are_told_apart() -> None:
-    runs = [("end", "r1", "slow"), ("end", "r2", "fast"), ("end", "r1", "slow2"), ("gcn", "r3", "gcn")]
-    assert stats.label_runs(runs) == {"end (slow)": [0, 2], "end (fast)": [1], "gcn": [3]}
-
-
-def test_runs_of_a_single_recipe_are_compared_one_by_one() -> None:
-    assert stats.label_runs([("end", "r", "a"), ("end", "r", "b")]) == {"end (a)": [0], "end (b)": [1]}
-    assert stats.label_runs([("end", "r", "a"), ("end", "r", "a")]) == {"end (a)": [0], "end (a) #2": [1]}
-
-
-def test_a_label_has_as_much_of_the_path_as_tells_runs_apart() -> None:
-    runs = [("end", "r", "/long/way/x/run"), ("end", "r", "/long/way/y/run"), ("end", "r", "z")]
-    assert list(stats.label_runs(runs)) == ["end (x/run)", "end (y/run)", "end (z)"]
-    nested = [("end", "r", "run"), ("end", "r", "x/run"), ("end", "r", ".")]
-    assert list(stats.label_runs(nested)) == ["end (run)", "end (x/run)", "end (.)"]
-
-
 def naive_bootstrap(values: Floats, resamples: int, rng: np.random.Generator) -> Floats:
     """Resample by resample, with the draws in the same order."""
     means = [values[rng.integers(0, len(values), size=len(values))].mean() for _ in range(resamples)]

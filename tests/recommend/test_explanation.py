@@ -47,13 +47,11 @@ def test_each_item_carries_what_the_score_loses_without_it(run: Run) -> None:
 
 def test_gates_are_those_of_the_run(run: Run) -> None:
     parts = run.explain("u5", "i0")
-    if not run.record["model"].startswith("hmlet"):
+    if not run.record.model.startswith("hmlet"):
         assert parts["gates"] == []
         return
     table = run.gates.to_pandas().set_index(["node", "layer"])
-    assert [gate["layer"] for gate in parts["gates"]] == (
-        [1, 2, 3, 4] if run.record["model"] == "hmlet-all" else [3, 4]
-    )
+    assert [gate["layer"] for gate in parts["gates"]] == ([1, 2, 3, 4] if run.record.model == "hmlet-all" else [3, 4])
     for gate in parts["gates"]:
         for node, key in ((5, "user"), (run.data.n_users, "item")):
             stored = table.loc[node, gate["layer"]]

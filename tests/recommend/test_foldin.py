@@ -15,6 +15,7 @@ from hmlet.config import resolve
 from hmlet.errors import ConfigError, DataError, UnknownId
 from hmlet.recommend.foldin import FoldIn
 from hmlet.runs.directory import RunDirectory
+from hmlet.runs.locking import locked
 
 ALL = ["hmlet-all", *(name for name in NAMES if name != "hmlet-all")]
 
@@ -106,7 +107,7 @@ def test_layers_that_were_propagated_in_bfloat16_are_stored_so_and_followed(tmp_
     directory, name = RunDirectory.open(tmp_path / "run"), "layers.safetensors"
     layers = directory.read_tensors(name)
     narrow = {at: each if at == "0" else each.bfloat16() for at, each in layers.items()}
-    with directory.lock():
+    with locked(directory.path):
         directory.write_tensors(name, narrow)
         directory.write_record()
     found = Run.open(tmp_path / "run").fold_in.users([[0, 2, 4]])

@@ -26,7 +26,7 @@ from hmlet.reproduction.campaign import Outcome, Progress, run_campaign
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import FILES, Records, pack, unpack
-from hmlet.runs.directory import hardware
+from hmlet.runs.record import Hardware
 from hmlet.training.loop import Interrupted, fit
 
 BOARD = checkerboard()
@@ -147,7 +147,7 @@ def test_the_first_of_its_kind_is_tried_and_the_rest_is_foretold(tmp_path: Path)
 
 
 def test_a_new_kind_takes_its_epochs_at_the_pace_of_the_nearest(tmp_path: Path) -> None:
-    here = str(hardware("cpu")["device"])
+    here = Hardware.of("cpu").device
     recipe = CHOICE.runs()[0].recipe.changed(["train.epochs=10"])
     for at, seconds in enumerate((20.0, 30.0, 400.0)):  # a slow one is no measure for all
         plant(tmp_path, BOARD, recipe.changed([f"train.l2=0.{at + 1}"]), (0.1, 0.1, 0.1), seconds=seconds)

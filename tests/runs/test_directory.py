@@ -27,7 +27,11 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import RunError
 from hmlet.runs import directory as runs
-from hmlet.runs.directory import CHECKPOINT, RECORD, RunDirectory, _json_checksum
+from hmlet.runs import tensors
+from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
+from hmlet.runs.directory import RunDirectory
+from hmlet.runs.locking import locked
+from hmlet.runs.record import RECORD, json_checksum
 from hmlet.system import locks
 from hmlet.training import loop as training
 from hmlet.training import planning
@@ -170,7 +174,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(unfinished: Path, data: Dataset
     for what, damaged in damages(content, random.Random(0)):
         (path / CHECKPOINT).write_bytes(damaged)
         with pytest.raises(RunError) as refusal:
-            RunDirectory.open(path).load_checkpoint()
+            load_checkpoint(RunDirectory.open(path))
         assert str(path / CHECKPOINT) in refusal.value.message, what
     with pytest.raises(RunError, match=CHECKPOINT):
         training.fit(data, recipe(), path, device="cpu", resume=True)
@@ -193,7 +197,7 @@ def test_names_that_lead_outside_are_not_followed(copy: Path, tmp_path: Path) ->
     record = json.loads((copy / RECORD).read_text())
     del record["checksum"]
     record["files"] |= {name: runs.sha256(outside) for name in ("../x", str(outside))}
-    (copy / RECORD).write_text(json.dumps({**record, "checksum": _json_checksum(record)}))
+    (copy / RECORD).write_text(json.dumps({**record, "checksum": json_checksum(record)}))
     run = Run.open(copy)
     assert run.evaluate("valid").metrics  # reads and writes as ever
     for name in ("../x", str(outside)):
@@ -227,7 +231,7 @@ def test_writing_goes_through_no_symbolic_link(unfinished: Path, data: Dataset, 
 def test_the_lock_is_no_link(copy: Path, tmp_path: Path) -> None:
     (copy / "run.lock").unlink()
     (copy / "run.lock").symlink_to(tmp_path / "made-by-following")
-    with pytest.raises(RunError, match=r"run\.lock"), RunDirectory.open(copy).lock():
+    with pytest.raises(RunError, match=r"run\.lock"), locked(copy):
         pass
     assert not (tmp_path / "made-by-following").exists()
 
@@ -243,7 +247,7 @@ def test_the_data_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytes
     RunDirectory.create("run", recipe(), Dataset.load("data"), "cpu")
     monkeypatch.chdir(tmp_path / "elsewhere")
     directory = RunDirectory.open("../made/run")
-    directory.record["status"] = "finished"
+    directory.record = directory.record.concluded(1, 1, None, 1.0)
     assert Run(directory).data.fingerprint == checkerboard().fingerprint
     shutil.rmtree(tmp_path / "made" / "data")
     with pytest.raises(RunError) as refused:
@@ -266,7 +270,7 @@ def test_runs_opened_together_keep_each_others_evaluations(copy: Path) -> None:
     later = Run.open(copy)
     table = later.directory.read_table("per_user.parquet")
     for k, evaluation in said.items():
-        assert f"test train {k}" in later.record["coverage"]
+        assert f"test train {k}" in later.record.coverage
         assert later.evaluate("test", k=k).metrics == evaluation.metrics
         assert table["k"].to_pylist().count(k) == len(evaluation.users)
 
@@ -285,7 +289,7 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(
 ) -> None:
     monkeypatch.setattr(runs, "PATIENCE", 0.0)
     run, before = Run.open(copy), (copy / RECORD).read_bytes()
-    with RunDirectory.open(copy).lock():
+    with locked(copy):
         kept_nowhere = run.evaluate("test", k=11)
     assert [record.getMessage() for record in caplog.records] == [
         f"the evaluation is not kept in {copy}: {copy} is being written by another process: "
@@ -293,7 +297,7 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(
     ]
     assert (copy / RECORD).read_bytes() == before
     assert run.evaluate("test", k=11).metrics == kept_nowhere.metrics
-    assert "test train 11" in RunDirectory.open(copy).record["coverage"]
+    assert "test train 11" in RunDirectory.open(copy).record.coverage
 
 
 def test_an_update_waits_for_another(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,13 +308,13 @@ def test_an_update_waits_for_another(copy: Path, monkeypatch: pytest.MonkeyPatch
     def nap(seconds: float) -> None:
         nonlocal naps
         naps += 1
-        first.record["first"] = 1
+        first.record = first.record.model_copy(update={"first": 1})
         held.close()
 
     monkeypatch.setattr(locks.time, "sleep", nap)
     with second.update():
-        second.record["second"] = 2
-    record = RunDirectory.open(copy).record
+        second.record = second.record.model_copy(update={"second": 2})
+    record = RunDirectory.open(copy).record.as_json()
     assert (naps, record["first"], record["second"]) == (1, 1, 2)
 
 
@@ -349,7 +353,7 @@ def test_what_a_start_killed_before_its_record_left_is_no_hindrance(data: Datase
     for name in ("data", ".data.abc_1234.tmp", ".data.abc_1234.tmp.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    with RunDirectory(tmp_path, {}).lock():
+    with locked(tmp_path):
         assert {path.name for path in tmp_path.iterdir()} == {"run.lock", "config.toml", "data"}
         RunDirectory.create(tmp_path, recipe(), data, "cpu")
     assert RunDirectory.open(tmp_path).recipe() == recipe()
@@ -370,7 +374,7 @@ class FailingDisk:
         patch.setattr(builtins, "open", self._guard(builtins.open))
         patch.setattr(io, "open", self._guard(io.open))
         patch.setattr(pq, "write_table", self._guard(pq.write_table, at=1))
-        patch.setattr(runs, "save_file", self._guard(runs.save_file, at=1, error=self._safetensors))
+        patch.setattr(tensors, "save_file", self._guard(tensors.save_file, at=1, error=self._safetensors))
 
     @property
     def failed(self) -> bool:
@@ -425,7 +429,7 @@ def test_a_training_survives_any_failing_file_operation(
         assert clean or str(out) in errors, failing
         assert not list(out.glob("*.tmp")), failing
         if not clean and (out / RECORD).is_file():
-            RunDirectory.open(out).load_checkpoint()
+            load_checkpoint(RunDirectory.open(out))
         ended = training.fit(data, how, out, device="cpu", resume=True)
         assert all(torch.equal(a, b) for a, b in zip(ended.factors(), whole, strict=True)), failing
         shutil.rmtree(out)

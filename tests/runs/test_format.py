@@ -19,7 +19,7 @@ from hmlet.errors import RunError
 from hmlet.graph import training_graph
 from hmlet.graph.kernels import Operator
 from hmlet.models import NOISE_FREE, build
-from hmlet.runs.directory import FORMAT_VERSION, READABLE, _json_checksum
+from hmlet.runs.record import FORMAT_VERSION, READABLE, json_checksum
 
 STORED = Path(__file__).resolve().parents[1] / "stored"
 
@@ -85,8 +85,8 @@ def test_an_old_run_folds_in_and_explains(old: Run) -> None:
 
 
 def test_a_version_from_the_future_is_refused(old: Run) -> None:
-    record = {**old.record, "format_version": FORMAT_VERSION + 1}
+    record = {**old.record.as_json(), "format_version": FORMAT_VERSION + 1}
     path = old.directory.path / "run.json"
-    path.write_text(json.dumps({**record, "checksum": _json_checksum(record)}))
+    path.write_text(json.dumps({**record, "checksum": json_checksum(record)}))
     with pytest.raises(RunError, match=f"has format version {FORMAT_VERSION + 1}, and this hmlet reads 1 and 2"):
         Run.open(old.directory.path)

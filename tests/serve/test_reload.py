@@ -30,7 +30,7 @@ def test_a_swap_under_load_drops_and_mixes_nothing(client: TestClient, runs: Pat
     expected = {}
     for name in ("first", "second"):
         run = Run.open(runs / name)
-        expected[run.record["files"]["factors.safetensors"][:12]] = run.recommend(USERS, 20)
+        expected[run.record.files["factors.safetensors"][0][:12]] = run.recommend(USERS, 20)
     assert len({str(answer) for answer in expected.values()}) == 2
     stop, wrong, seen = threading.Event(), [], set()
 

@@ -29,6 +29,7 @@ from hmlet.cli import main
 from hmlet.config import resolve
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, LostRank
+from hmlet.runs.checkpoint import load_checkpoint
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training import loop as training
@@ -80,15 +81,15 @@ def require_equal_runs(one: RunDirectory, many: RunDirectory, rounding: float = 
     Where a gradient is nothing but rounding, Adam makes a step of it. So a tensor is compared by its length, and an
     entry may be off by this share of its size or of MOVED, whichever is more.
     """
-    assert many.record["files"].keys() == one.record["files"].keys()
-    for name in (name for name in one.record["files"] if name.endswith(".safetensors")):
+    assert many.record.files.keys() == one.record.files.keys()
+    for name in (name for name in one.record.files if name.endswith(".safetensors")):
         expected, found = one.read_tensors(name), many.read_tensors(name)
         assert found.keys() == expected.keys()
         for key, tensor in expected.items():
             assert found[key].shape == tensor.shape
             difference = (found[key].double() - tensor.double()).norm()
             assert difference <= rounding * (tensor.double().norm() + MOVED * tensor.numel() ** 0.5), f"{name}: {key}"
-    assert many.record["valid"] == pytest.approx(one.record["valid"], abs=1e-6)
+    assert many.record.valid == pytest.approx(one.record.valid, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", ranked.CASES)
@@ -117,7 +118,7 @@ def test_an_export_on_two_ranks_is_one_file(two: Path, tmp_path: Path) -> None:
 
 def test_a_signal_to_one_rank_saves_the_same_step_of_all(two: Path) -> None:
     run = RunDirectory.open(two / "interrupted")
-    saved = run.load_checkpoint()
+    saved = load_checkpoint(run)
     assert saved is not None
     assert saved[1]["step"] == 4
     assert saved[0]["model.embedding"].shape == saved[0]["steps.adam.0.exp_avg"].shape == (37 + 24, 8)
@@ -171,7 +172,7 @@ def test_two_ranks_one_and_two_again_end_as_one(board: Path, tmp_path: Path, who
     assert ended.returncode != 0
     assert "error: rank 0 lost another rank, which died or left (" in ended.stderr
     assert "start again with --resume" in ended.stderr
-    saved = RunDirectory.open(out).load_checkpoint()
+    saved = load_checkpoint(RunDirectory.open(out))
     assert saved is not None
     assert saved[1]["step"] == 5  # the one before the step that never ended
     with pytest.raises(training.StopTraining):

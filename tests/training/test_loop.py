@@ -21,7 +21,9 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError, RunError, TrainingError
 from hmlet.graph import bipartite
 from hmlet.ranking.evaluation import evaluate
-from hmlet.runs.directory import CHECKPOINT, RunDirectory
+from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
+from hmlet.runs.directory import RunDirectory
+from hmlet.runs.record import RunRecord
 from hmlet.system.ranks import Ranks
 from hmlet.training import loop as training
 from hmlet.training import planning, steps
@@ -76,19 +78,19 @@ def test_the_listener_hears_of_every_epoch(tmp_path: Path) -> None:
     assert own == run.metrics()
     assert [event["epochs"] for event in events] == [4] * 4
     assert events[0]["best"] == {"epoch": 0, "ndcg": -1.0}
-    assert events[-1]["best"] == {"epoch": run.record["best_epoch"], "ndcg": run.record["valid"]["ndcg"]}
+    assert events[-1]["best"] == {"epoch": run.record.best_epoch, "ndcg": run.record.valid["ndcg"]}
 
 
 def test_patience_ends_a_training_that_no_longer_improves(tmp_path: Path) -> None:
     still = ["train.learning_rate=1e-12", "train.epochs=50", "train.validate_every=1", "train.patience=2"]
     run = fit(tmp_path / "run", recipe("bpr", *still))
-    assert (run.record["best_epoch"], run.record["epochs"]) == (1, 3)
+    assert (run.record.best_epoch, run.record.epochs) == (1, 3)
 
 
 def test_without_a_validation_part_the_last_epoch_counts(tmp_path: Path) -> None:
     data = dataset(20, 12, train=random_pairs(1, 20, 12, 0.4))
     run = fit(tmp_path / "run", recipe("bpr", "train.validate_every=1", "train.patience=1"), data)
-    assert (run.record["best_epoch"], run.record["epochs"], run.record["valid"]) == (4, 4, None)
+    assert (run.record.best_epoch, run.record.epochs, run.record.valid) == (4, 4, None)
     with pytest.raises(ConfigError, match="no validation part"):
         tune(data, recipe(), {"train.l2": (0.0, 0.1)}, tmp_path / "search")
 
@@ -102,9 +104,9 @@ def test_the_stored_factors_are_those_of_the_best_validation(model: str, tmp_pat
     values = {row["epoch"]: row["valid"]["ndcg"] for row in run.metrics()}
     best = max(values, key=lambda epoch: (values[epoch], -epoch))
     assert best < 16
-    assert run.record["best_epoch"] == best
+    assert run.record.best_epoch == best
     found = evaluate(run.factors(), data, "valid", "train", 20).metrics
-    assert run.record["valid"] == pytest.approx(found, abs=1e-12)
+    assert run.record.valid == pytest.approx(found, abs=1e-12)
     assert found["ndcg"] == pytest.approx(values[best], abs=1e-12)
 
 
@@ -164,7 +166,7 @@ def test_a_non_finite_loss_stops_before_the_parameters_move(
         with pytest.raises(TrainingError, match="epoch 2, at batch 3"):
             fit(tmp_path / "run")
     assert len(taken) == STEPS_AN_EPOCH + 3
-    saved = RunDirectory.open(tmp_path / "run").load_checkpoint()
+    saved = load_checkpoint(RunDirectory.open(tmp_path / "run"))
     assert saved is not None
     assert saved[1]["step"] == STEPS_AN_EPOCH + 2
     assert torch.equal(saved[0]["model.embedding"], taken[-1].model.embedding.detach())
@@ -203,18 +205,21 @@ def test_resume_refuses_another_version_unless_the_run_is_finished(name: str, ot
     def stop(event: dict[str, Any]) -> None:
         raise training.StopTraining
 
+    def with_version(record: RunRecord, version: str) -> RunRecord:
+        return record.model_copy(update={"versions": record.versions.model_copy(update={name: version})})
+
     with pytest.raises(training.StopTraining):
         fit(tmp_path / "run", listener=stop)
     run = RunDirectory.open(tmp_path / "run")
-    here = run.record["versions"][name].partition("+")[0]
-    run.record["versions"][name] = other
+    here = getattr(run.record.versions, name).partition("+")[0]
+    run.record = with_version(run.record, other)
     run.write_record()
     with pytest.raises(RunError, match=rf"begun with .*{name} {other.partition('+')[0]}.*this is .*{name} {here}"):
         fit(tmp_path / "run", resume=True)
-    run.record["versions"][name] = f"{here}+another.build"
+    run.record = with_version(run.record, f"{here}+another.build")
     run.write_record()
     finished = fit(tmp_path / "run", resume=True)
-    finished.record["versions"][name] = other
+    finished.record = with_version(finished.record, other)
     finished.write_record()
     assert fit(tmp_path / "run", resume=True).record == finished.record
 
@@ -336,7 +341,7 @@ def test_a_signal_saves_and_says_how_to_go_on(name: str, prepared: Path, tmp_pat
     assert process.status == 130, written
     assert "--resume" in written
     assert "Traceback" not in written
-    saved = RunDirectory.open(out).load_checkpoint()
+    saved = load_checkpoint(RunDirectory.open(out))
     assert saved is not None
     assert saved[1]["step"] == 11  # the step in which the signal came is done, and no other
     assert main([*arguments(prepared, out), "--resume"]) == 0
@@ -349,7 +354,7 @@ def test_a_second_signal_ends_it_at_once(names: str, prepared: Path, tmp_path: P
     process = start(names, prepared, out)
     process.wait()
     assert process.status == -signal.Signals[names.split()[1]]
-    saved = RunDirectory.open(out).load_checkpoint()
+    saved = load_checkpoint(RunDirectory.open(out))
     assert saved is not None
     assert saved[1]["step"] == 10  # the one before the step that never ended
     assert main([*arguments(prepared, out), "--resume"]) == 0

@@ -64,7 +64,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_plan_is_what_training_takes(model: str, data: Dataset, tmp_path: Path, small_blocks: None) -> None:
     """A step and an evaluation, each within 10 % of the allocator's peak."""
     chosen = recipe(model)
-    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
+    run = RunDirectory.create(tmp_path / "run", chosen, data, "cpu")
+    trainer = Trainer(data, chosen, torch.device("cpu"), run, Unwatched())
     plan = memory_plan(chosen, Sizes.of(data))
     trainer.model.train()
     trainer.steps.take(0, 0)  # makes Adam's state and the gradients, which the plan counts as table and optimizer
@@ -92,7 +93,8 @@ def test_each_thread_ranks_a_block_of_its_own(small_blocks: None) -> None:
 @pytest.mark.parametrize("state", ["float32", "bfloat16"])
 def test_what_stays_is_counted_exactly(state: str, data: Dataset, tmp_path: Path) -> None:
     chosen = recipe("lightgcn", f"train.optimizer_state={state}")
-    trainer = Trainer(data, chosen, torch.device("cpu"), RunDirectory(tmp_path, {}), Unwatched())
+    run = RunDirectory.create(tmp_path / "run", chosen, data, "cpu")
+    trainer = Trainer(data, chosen, torch.device("cpu"), run, Unwatched())
     trainer.steps.take(0, 0)
     plan, sampler = memory_plan(chosen, Sizes.of(data)), trainer.steps.sampler  # type: ignore[attr-defined]
     drawn_from = [sampler.eligible, sampler.indptr, sampler.items, sampler.keys]

@@ -28,6 +28,7 @@ from hmlet.runs.directory import RunDirectory
 CHILD = """
 import os, signal, sys
 import hmlet.runs.directory as runs
+import hmlet.runs.tensors as tensors
 from hmlet.cli import main
 
 countdown = int(sys.argv[1])
@@ -47,9 +48,9 @@ def half_a_file(tensors, path, *rest):
     with open(path, "wb") as file:
         file.write(bytes(1000))
 
-runs.save_file = counted(runs.save_file, half_a_file)
-runs.os.replace = counted(os.replace)
-runs.os.fsync = counted(os.fsync)
+tensors.save_file = counted(tensors.save_file, half_a_file)
+os.replace = counted(os.replace)
+os.fsync = counted(os.fsync)
 runs.RunDirectory.remove = counted(runs.RunDirectory.remove)
 sys.exit(main(sys.argv[2:]))
 """

@@ -65,7 +65,7 @@ def analysed(
     results = [study(run, chosen, graph, central) for run, chosen in zip(runs, choices, strict=True)]
     if len(runs) > 1:
         agreed = stability([each.classes for each in choices])
-        agreed["seeds"] = [run.record["seed"] for run in runs]
+        agreed["seeds"] = [run.record.seed for run in runs]
         results = [{**result, "stability": agreed} for result in results]
     return results
 
@@ -84,14 +84,14 @@ def parse_centrality(text: str) -> int | None:
 
 def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> Choices:
     """What a run's gates chose; a run of other data or of a model without gates is refused."""
-    if run.require_finished().record["data"]["fingerprint"] != data.fingerprint:
+    if run.require_finished().record.data.fingerprint != data.fingerprint:
         raise RunError(
             f"{run.path} was trained on other data than {data.name}", "analyse runs of one data set at a time"
         )
     choices = Choices.read(run, n_nodes)
     if choices is None:
         raise RunError(
-            f"{run.path} is a run of {run.record['model']}, which has no gates to analyse",
+            f"{run.path} is a run of {run.record.model}, which has no gates to analyse",
             "analyse a run of hmlet-end, hmlet-middle, hmlet-front or hmlet-all",
         )
     return choices
@@ -121,9 +121,9 @@ def study(run: RunDirectory, choices: Choices, graph: Graph, central: Centraliti
 
     return {
         "format_version": FORMAT_VERSION,
-        "model": run.record["model"],
-        "seed": run.record["seed"],
-        "data": {key: run.record["data"][key] for key in ("name", "fingerprint")},
+        "model": run.record.model,
+        "seed": run.record.seed,
+        "data": {"name": run.record.data.name, "fingerprint": run.record.data.fingerprint},
         "gated_layers": list(choices.layers),
         "centrality_method": None if central is None else method(central),
         **of(slice(None)),

@@ -25,7 +25,7 @@ def compare(
     Example: hmlet compare runs/hmlet-end runs/lightgcn
     """
     from hmlet.api import Run
-    from hmlet.ranking.statistics import compare_runs
+    from hmlet.runs.comparison import compare_runs
 
     with progress("evaluating") as advance:
         comparison = compare_runs([Run.open(path) for path in runs], split, mask, k, advance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,6 +72,7 @@ def similar(
     from hmlet.api import Run
 
     opened = Run.open(run)
+    found: Sequence[Mapping[str, Any]]
     if item is not None and user is None:
         kind, wanted, found = "item", item, opened.similar_items(item, k)
     elif user is not None and item is None:
@@ -165,7 +167,7 @@ def _ids(path: Path | None) -> list[str] | None:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _print_items(found: list[dict[str, Any]], kind: str) -> None:
+def _print_items(found: Sequence[Mapping[str, Any]], kind: str) -> None:
     if not found:
         print_line(f"no {kind} is left to recommend")
         return

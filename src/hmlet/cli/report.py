@@ -29,8 +29,8 @@ def report(
     """
     from hmlet.api import Run
     from hmlet.errors import NothingHeldOut
-    from hmlet.ranking.statistics import compare_runs
     from hmlet.report import write_report
+    from hmlet.runs.comparison import compare_runs
 
     opened = [Run.open(path) for path in runs]
     with progress("comparing") as advance:

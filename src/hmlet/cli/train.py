@@ -24,6 +24,7 @@ from hmlet.cli.console import (
 
 if TYPE_CHECKING:
     from hmlet.config import Recipe
+    from hmlet.runs.record import RunRecord
 
 
 @app.command()
@@ -105,11 +106,9 @@ def train(
             record(event)
 
         run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)
-    measured = (
-        run.read_json("profile.json") if profiled and speaks() and "profile.json" in run.record["files"] else None
-    )
+    measured = run.read_json("profile.json") if profiled and speaks() and "profile.json" in run.record.files else None
     if as_json:
-        found = {key: run.record.get(key) for key in ("model", "best_epoch", "valid", "timings")}
+        found = run.record.model_dump(include={"model", "best_epoch", "valid", "timings"})
         print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
         return
     print_line(_summary(run.path, run.record))
@@ -119,22 +118,20 @@ def train(
         _print_profile(measured)
 
 
-def _summary(path: Path, record: dict[str, Any]) -> str:
+def _summary(path: Path, record: RunRecord) -> str:
     """One line: the best epoch, and what it is worth by the validation part."""
-    line = f"{path}: best epoch {record['best_epoch']} of {record['epochs']}"
-    if not record["valid"]:
+    line = f"{path}: best epoch {record.best_epoch} of {record.epochs}"
+    if not record.valid:
         return f"{line}; no validation part: the last epoch is kept"
-    worth = ", ".join(f"{name} {record['valid'][name]:.4f}" for name in ("ndcg", "recall", "precision"))
+    worth = ", ".join(f"{name} {record.valid[name]:.4f}" for name in ("ndcg", "recall", "precision"))
     return f"{line}; validation @20: {worth}"
 
 
-def _still_rose(record: dict[str, Any], recipe: Recipe) -> bool:
+def _still_rose(record: RunRecord, recipe: Recipe) -> bool:
     """Whether the schedule ended before learning did; one that lets the step size go to nothing is best at its end."""
     train = recipe.train
     return (
-        bool(record["valid"])
-        and record["best_epoch"] == train.epochs > train.validate_every
-        and train.schedule == "constant"
+        bool(record.valid) and record.best_epoch == train.epochs > train.validate_every and train.schedule == "constant"
     )
 
 

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import ttest_ind_from_stats, ttest_rel, wilcoxon
 
-from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
-from hmlet.system.progress import Advance, silent
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,18 +44,6 @@ class Evaluated(Protocol):
     def users(self) -> npt.NDArray[np.int64]: ...
     @property
     def per_user(self) -> Mapping[str, Floats]: ...
-
-
-class FinishedRun(Protocol):
-    """What a comparison needs of a run."""
-
-    @property
-    def record(self) -> Mapping[str, Any]: ...
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def directory(self) -> Any: ...
-    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20) -> Evaluated: ...
 
 
 @dataclass(frozen=True)
@@ -162,37 +146,6 @@ class Comparison:
         )
 
 
-def compare_runs(
-    runs: Sequence[FinishedRun],
-    split: str = "test",
-    mask: str = "train",
-    k: int = 20,
-    advance: Advance = silent,
-) -> Comparison:
-    """Finished runs against each other; those that differ only in their seed count as one model: `hmlet compare`."""
-    if not runs:
-        raise ConfigError("there is nothing to compare", "name at least two runs")
-    first = runs[0].record["data"]
-    for run in runs[1:]:
-        data = run.record["data"]
-        if data["fingerprint"] != first["fingerprint"]:
-            raise DataError(
-                f"{runs[0].directory.path} was trained on {first['name']} ({first['fingerprint'][:12]}) "
-                f"and {run.directory.path} on {data['name']} ({data['fingerprint'][:12]})",
-                "compare runs on one data set and split",
-            )
-    evaluations = []
-    for done, run in enumerate(runs):
-        advance(done, len(runs))
-        evaluations.append(run.evaluate(split, mask, k))
-    advance(len(runs), len(runs))
-    recipes = [run.recipe.model_copy(update={"seed": 0}).to_toml() for run in runs]
-    described = [
-        (run.recipe.model.name, recipe, str(run.directory.path)) for run, recipe in zip(runs, recipes, strict=True)
-    ]
-    return compare({label: [evaluations[at] for at in group] for label, group in label_runs(described).items()})
-
-
 def compare(
     models: Mapping[str, Sequence[Evaluated]], *, resamples: int = RESAMPLES, rng: np.random.Generator | None = None
 ) -> Comparison:
@@ -258,33 +211,6 @@ def _test(
         interval = (float(intervals_2P[0, at]), float(intervals_2P[1, at]))
         found[name][other] = _paired(averaged[one][name], averaged[other][name], interval)
     return found
-
-
-def label_runs(runs: Sequence[tuple[str, str, str]]) -> dict[str, list[int]]:
-    """Which runs belong together, from each run's (model, recipe without its seed, path): label -> positions.
-
-    Runs of one recipe are seeds of one thing. Where two recipes share a model, or all runs share a recipe, the model's
-    name would not tell them apart, and the end of the run's path is added.
-    """
-    recipes: dict[tuple[str, str], list[int]] = {}
-    for at, (model, recipe, _) in enumerate(runs):
-        recipes.setdefault((model, recipe), []).append(at)
-    groups = list(recipes.values()) if len(recipes) > 1 else [[at] for at in range(len(runs))]
-    ends = _ends([path for _, _, path in runs])
-    names = [runs[group[0]][0] for group in groups]
-    labels: dict[str, list[int]] = {}
-    for name, group in zip(names, groups, strict=True):
-        label = name if names.count(name) == 1 else f"{name} ({ends[group[0]]})"
-        again = sum(known == label or known.startswith(f"{label} #") for known in labels)
-        labels[f"{label} #{again + 1}" if again else label] = group
-    return labels
-
-
-def _ends(paths: Sequence[str]) -> list[str]:
-    """The last parts of each path, as few as tell different paths apart."""
-    parts = [Path(path).parts for path in paths]
-    enough = next(few for few in count(1) if len({each[-few:] for each in parts}) == len(set(parts)))
-    return [str(Path(*each[-enough:])) for each in parts]
 
 
 def t_test(first: Floats, second: Floats) -> float:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.ranking.top_k import NO_ITEM, Ranked
+from hmlet.runs.finished import FinishedRun
 from hmlet.system.files import replacing
 from hmlet.system.progress import Advance, silent
 from hmlet.system.ranks import ALONE, Ranks
@@ -26,18 +27,8 @@ from hmlet.system.ranks import ALONE, Ranks
 Write = Callable[[pa.Table], None]
 
 
-class Finished(Protocol):
-    """What an export needs of a run."""
-
-    @property
-    def factors(self) -> tuple[Tensor, Tensor]: ...
-
-    @property
-    def data(self) -> Dataset: ...
-
-
 def export(
-    run: Finished,
+    run: FinishedRun,
     out: Path | str,
     k: int = 20,
     users: npt.NDArray[np.int64] | None = None,

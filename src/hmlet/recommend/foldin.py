@@ -84,7 +84,7 @@ class FoldIn:
         recipe, graph = directory.require_finished().recipe(), training_graph(data)
         recipe.model.require_newcomers()
         model, layers = load_model(directory, nodes=False), _layers(directory, recipe)
-        ranked = model.ranking_pass(directory.record["best_epoch"] - 1, torch.Generator())
+        ranked = model.ranking_pass(directory.record.best_epoch - 1, torch.Generator())
         how = replace(ranked, noise=None, dropout=None)
         if not recipe.model.propagates:
             inputs = layers[-1:]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -146,7 +146,7 @@ def _series(count: int) -> list[tuple[Any, Any, str]]:
     return [SERIES[at % len(SERIES)] for at in range(count)]
 
 
-def _column(rows: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
     some = [row for row in rows if row.get(name) is not None]
     return [row["epoch"] for row in some], [row[name] for row in some]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hmlet.analysis.verdict import judged
-from hmlet.ranking.statistics import label_runs
-from hmlet.runs.directory import RunDirectory
+from hmlet.runs.comparison import label_runs
+from hmlet.runs.directory import Epoch, RunDirectory
+from hmlet.runs.record import RunRecord
 
 VARIANTS = ("all", "front", "middle", "end")
 
@@ -21,21 +22,21 @@ class RunMaterial:
     """One run: its label on the page and the content of its files; `analysis` is None before `hmlet analyze`."""
 
     label: str
-    record: dict[str, Any]
+    record: RunRecord
     config: str
-    metrics: list[dict[str, Any]]
+    metrics: list[Epoch]
     analysis: dict[str, Any] | None
     scores: dict[str, Any] | None
 
     @property
     def variant(self) -> str | None:
         """all, front, middle or end; None for another model."""
-        name = str(self.record["model"]).removeprefix("hmlet-")
+        name = self.record.model.removeprefix("hmlet-")
         return name if name in VARIANTS else None
 
     @property
     def data(self) -> str:
-        return str(self.record["data"]["name"])
+        return self.record.data.name
 
 
 @dataclass(frozen=True)
@@ -76,4 +77,4 @@ def _read(run: RunDirectory, label: str, scores: dict[str, Any] | None) -> RunMa
 
 def _labels(runs: Sequence[RunDirectory]) -> list[str]:
     """Each run's label by the rule of a comparison, so that a page has one name for a run; seeds keep apart here."""
-    return list(label_runs([(run.record["model"], str(at), str(run.path)) for at, run in enumerate(runs)]))
+    return list(label_runs([(run.record.model, str(at), str(run.path)) for at, run in enumerate(runs)]))

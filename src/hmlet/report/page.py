@@ -157,11 +157,7 @@ def scores_table(material: Material) -> str | None:
     if theirs := paper()["main_table"].get(runs[0].data):
         columns, quoted = [*columns, *(f"paper's {title}" for title in titles)], range(4, 7)
         for row, run in zip(rows, runs, strict=True):
-            row += (
-                [f"{value:.4f}" for value in theirs[run.record["model"]]]
-                if run.record["model"] in theirs
-                else ["–"] * 3
-            )
+            row += [f"{value:.4f}" for value in theirs[run.record.model]] if run.record.model in theirs else ["–"] * 3
     see = f"Full ranking on {about['split']}, {about['users']:,} users, items of {about['mask']} left out."
     return table("Accuracy", see, columns, rows, quoted, wide=bool(quoted))
 
@@ -305,25 +301,22 @@ def environment_table(material: Material) -> str:
     columns = ["", *(run.label for run in material.runs)]
     facts: list[tuple[str, list[object]]] = [
         ("data", [run.data for run in material.runs]),
-        ("data fingerprint", [str(run.record["data"]["fingerprint"])[:12] for run in material.runs]),
-        ("seed", [run.record["seed"] for run in material.runs]),
-        (
-            "best epoch",
-            [f"{run.record.get('best_epoch', '–')} of {run.record.get('epochs', '–')}" for run in material.runs],
-        ),
-        ("training time", [duration(run.record.get("timings", {}).get("training_seconds")) for run in material.runs]),
-        *((name, [run.record["hardware"].get(name, "–") for run in material.runs]) for name in ("device", "threads")),
+        ("data fingerprint", [run.record.data.fingerprint[:12] for run in material.runs]),
+        ("seed", [run.record.seed for run in material.runs]),
+        ("best epoch", [f"{run.record.best_epoch} of {run.record.epochs}" for run in material.runs]),
+        ("training time", [duration(run.record.timings.training_seconds) for run in material.runs]),
+        *((name, [getattr(run.record.hardware, name) for run in material.runs]) for name in ("device", "threads")),
         *(
-            (name, [run.record["versions"].get(name, "–") for run in material.runs])
+            (name, [getattr(run.record.versions, name) for run in material.runs])
             for name in ("hmlet", "torch", "python")
         ),
     ]
     return table("Environment", "From each run's run.json.", columns, [[name, *values] for name, values in facts])
 
 
-def duration(value: float | None) -> str:
+def duration(value: float) -> str:
     """Seconds, with two digits where there are few."""
-    return "–" if value is None else f"{value:,.0f} s" if value >= 10 else f"{value:#.2g} s"
+    return f"{value:,.0f} s" if value >= 10 else f"{value:#.2g} s"
 
 
 def config(run: RunMaterial) -> str:

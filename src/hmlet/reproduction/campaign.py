@@ -35,7 +35,9 @@ from hmlet.reproduction.records import (
     pack,
     write_paired,
 )
-from hmlet.runs.directory import RECORD, RunDirectory, hardware
+from hmlet.runs.directory import RunDirectory, keep_only
+from hmlet.runs.locking import locked
+from hmlet.runs.record import RECORD, Hardware
 from hmlet.training.loop import choose_device, fit
 
 EXACT_ON_CPU = 20_000  # nodes up to which exact betweenness takes seconds there
@@ -130,14 +132,14 @@ class _Campaign:
     ) -> None:
         self.data, self.out, self.device, self.keep, self.listener = data, out, device, keep, listener
         self.records = Records.read(out)
-        self.hardware = str(hardware(str(device))["device"])
+        self.hardware = Hardware.of(str(device)).device
 
     def done(self, run: Planned) -> bool:
         record = self.records.find(run.dataset, run.recipe, self.data[run.dataset].fingerprint)
         if record is None or not record.complete(run):
             return False
         if not self.keep and record.path == self._place(run):
-            record.run.keep_only(FILES)  # a kill between the last file and this leaves the weights
+            keep_only(record.path, FILES)  # a kill between the last file and this leaves the weights
         return True
 
     def expected(self, run: Planned) -> float | None:
@@ -186,22 +188,22 @@ class _Campaign:
             analyse([run], data, "exact" if exact else SAMPLED, device=self.device)
         if planned.gated:
             classes = read_choices(run, data, data.n_users + data.n_items).classes
-            with run.lock():
+            with locked(run.path):
                 run.write_table(CLASSES, pa.table({"class": classes}))
                 run.write_json(NOISY, noisy_ranking(run, data, self.device))
         users_UF, items_IF = run.factors()
         factors = users_UF.to(self.device), items_IF.to(self.device)
         strict, plain = (evaluate(factors, data, "test", mask, K) for mask in ("train+valid", "train"))
-        with run.lock():
+        with locked(run.path):
             if planned.tested:
                 write_paired(run, plain)
             run.write_json(SCORES["train+valid"], strict.as_json())
-            trained = float(run.record["timings"]["training_seconds"])  # of all calls that took part
+            trained = run.record.timings.training_seconds  # of all calls that took part
             run.write_json(WALL, {"wall_seconds": round(max(time.monotonic() - began, trained), 1)})
             run.write_json(SCORES["train"], plain.as_json())
             run.write_record()
             if not self.keep:
-                run.keep_only(FILES)
+                keep_only(run.path, FILES)
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:

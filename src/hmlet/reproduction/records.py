@@ -29,7 +29,8 @@ from hmlet.ranking.evaluation import Evaluation
 from hmlet.report.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
 from hmlet.runs.choices import Codes
-from hmlet.runs.directory import RECORD, RunDirectory
+from hmlet.runs.directory import RunDirectory
+from hmlet.runs.record import RECORD
 from hmlet.system.files import replacing
 
 SCORES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
@@ -74,22 +75,22 @@ class Record:
 
     @property
     def dataset(self) -> str:
-        return str(self.run.record["data"]["name"])
+        return self.run.record.data.name
 
     @property
     def fingerprint(self) -> str:
-        return str(self.run.record["data"]["fingerprint"])
+        return self.run.record.data.fingerprint
 
     @property
     def device(self) -> str:
-        return str(self.run.record["hardware"]["device"])
+        return self.run.record.hardware.device
 
     @cached_property
     def seconds(self) -> float:
         """What the run took, from its start to its last file; without a measured wall time, its training."""
         if self.run.has(WALL):
             return float(_json(self.run, WALL)["wall_seconds"])
-        return float(self.run.record["timings"]["training_seconds"])
+        return self.run.record.timings.training_seconds
 
     @cached_property
     def paired(self) -> Evaluation | None:
@@ -190,7 +191,7 @@ def write_paired(run: RunDirectory, evaluation: Evaluation) -> None:
 
 def _content(run: RunDirectory, name: str) -> bytes:
     """A file's bytes, compared with run.json where it is named there; older records have files that are not."""
-    return run.read_bytes(name) if name in run.record["files"] else run.file(name).read_bytes()
+    return run.read_bytes(name) if name in run.record.files else run.file(name).read_bytes()
 
 
 def _json(run: RunDirectory, name: str) -> Any:

@@ -23,7 +23,7 @@ from hmlet.errors import ConfigError, HmletError, MissingExtra
 from hmlet.models import MODELS
 from hmlet.reproduction.plan import OURS, Cell, Choice, folder
 from hmlet.reproduction.records import SEARCHES
-from hmlet.runs.directory import hardware
+from hmlet.runs.record import Hardware
 from hmlet.system.files import put
 from hmlet.training.loop import SELECTION, Interrupted, choose_device, fit
 from hmlet.tuning.space import Range, Space, as_json, load_space
@@ -102,7 +102,7 @@ class _Search:
             "base": self.base.to_toml(),
             "space": as_json(self.space),
             "selection": f"validation {SELECTION}@20",
-            "hardware": hardware(str(choose_device(device))),
+            "hardware": Hardware.of(str(choose_device(device))).model_dump(),
         }
         self.record: dict[str, Any] = {**about, "trials": []}
         if self.file.is_file():
@@ -129,8 +129,8 @@ class _Search:
                 device=self.device,
                 resume=True,
             )
-            trial |= {"valid": run.record["valid"], "best_epoch": run.record["best_epoch"]}
-            spent = max(time.monotonic() - began, float(run.record["timings"]["training_seconds"]))
+            trial |= {"valid": run.record.valid, "best_epoch": run.record.best_epoch}
+            spent = max(time.monotonic() - began, run.record.timings.training_seconds)
         except Interrupted:
             raise
         except MissingExtra:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from hmlet.data.interactions import Id
 from hmlet.errors import HmletError
+from hmlet.recommend.recommender import Recommendation
 from hmlet.serve.failures import Refusal
 from hmlet.serve.observe import LOGGER, Metrics
 from hmlet.serve.settings import Settings
@@ -28,7 +29,7 @@ class Service:
         self.shelf = shelf
         self.settings = settings
         self.metrics = Metrics()
-        self._waiting: dict[tuple[Served, int], list[tuple[Sequence[Id], asyncio.Future[list[dict[str, Any]]]]]] = {}
+        self._waiting: dict[tuple[Served, int], list[tuple[Sequence[Id], asyncio.Future[list[Recommendation]]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._announce(shelf.current)
 
@@ -69,13 +70,13 @@ class Service:
                 {"retry-after": "1"},
             ) from None
 
-    async def recommend(self, served: Served, users: Sequence[Id], k: int) -> list[dict[str, Any]]:
+    async def recommend(self, served: Served, users: Sequence[Id], k: int) -> list[Recommendation]:
         """The top-k of a few users, ranked together with those who wait for the same: a product serves many rows.
 
         The ranking does not depend on who is ranked together, so an answer is the same in any company.
         """
         waiting = self._waiting.setdefault((served, k), [])
-        answer: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[Recommendation]] = asyncio.get_running_loop().create_future()
         waiting.append((users, answer))
         if len(waiting) == 1:
             self._keep(self._rank(served, k))
@@ -135,7 +136,7 @@ class Service:
 
     def _announce(self, served: Served) -> None:
         self.metrics.run.clear()
-        self.metrics.run.labels(served.name, served.run.record["model"]).set(1)
+        self.metrics.run.labels(served.name, served.run.record.model).set(1)
 
     def close(self) -> None:
         for pool in (self._small, self._large, self._loader):

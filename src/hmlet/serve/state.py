@@ -3,54 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import Tensor
 
 from hmlet.analysis.gates import class_size, gate_share
-from hmlet.data import Csr, Dataset, Vocabulary
+from hmlet.data import Csr, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError
 from hmlet.ranking.evaluation import KNOWN, seen_items
-from hmlet.runs.choices import CLASSES, GATES, Choices
+from hmlet.recommend.recommender import Recommendation, Recommender, scored_items
+from hmlet.runs.choices import CLASSES, Choices
 from hmlet.serve.approximate import Approximate
 from hmlet.serve.failures import Refusal
 from hmlet.version import VERSION
 
-
-class FinishedRun(Protocol):
-    """What the service asks of a run; `api.Run` is one."""
-
-    @property
-    def record(self) -> dict[str, Any]: ...
-    @property
-    def data(self) -> Dataset: ...
-    @property
-    def factors(self) -> tuple[Tensor, Tensor]: ...
-    @property
-    def gates(self) -> pa.Table: ...
-    def recommend(self, users: Iterable[Id], k: int = ..., mask: str = ...) -> list[dict[str, Any]]: ...
-    def recommend_new(self, item_lists: Iterable[Iterable[Id]], k: int = ...) -> list[dict[str, Any]]: ...
-    def explain(self, user: Id, item: Id) -> dict[str, Any]: ...
-
-
-Opener = Callable[[Path], FinishedRun]
+Opener = Callable[[Path], Recommender]
 
 
 class Served:
     """One run and what the service answers from it."""
 
-    def __init__(self, run: FinishedRun, path: Path, *, approximate: bool = False) -> None:
+    def __init__(self, run: Recommender, path: Path, *, approximate: bool = False) -> None:
         self.run, self.path, self.data = run, path, run.data
-        self.name = f"{run.record['model']}-{run.record['files']['factors.safetensors'][:12]}"
+        self.name = f"{run.record.model}-{run.record.files['factors.safetensors'][0][:12]}"
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
         # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
@@ -66,19 +49,19 @@ class Served:
 
     # -- answers --------------------------------------------------------------------------------------------------
 
-    def recommend(self, users: Sequence[Id], k: int) -> list[dict[str, Any]]:
+    def recommend(self, users: Sequence[Id], k: int) -> list[Recommendation]:
         """The top-k of each user: the offline answer, or the approximate one where the service was started for that."""
         if self.approximate is None:
             return self.run.recommend(users, k, KNOWN)
-        answers = []
+        answers: list[Recommendation] = []
         for user in users:
             index = int(self.data.users.indices([user])[0])
             items, scores = self.approximate.top_k(index, k)
-            named = [{**self.entry("item", item), "score": score} for item, score in zip(items, scores, strict=True)]
-            answers.append({"user": self.data.users.id(index), "items": named})
+            scored = scored_items(self.data.items, items, scores)
+            answers.append({"user": self.data.users.id(index), "items": scored})
         return answers
 
-    def recommend_new(self, items: Sequence[Id], k: int) -> list[dict[str, Any]]:
+    def recommend_new(self, items: Sequence[Id], k: int) -> list[Recommendation]:
         """The top-k of someone who has these items and whom the model has never seen."""
         return self.run.recommend_new([items], k)
 
@@ -141,9 +124,8 @@ class Served:
     def _choices(self) -> Choices:
         """What the gates chose; at no layer where the model has none."""
         nodes = self.data.n_users + self.data.n_items
-        if GATES not in self.run.record["files"]:
-            return Choices((), np.empty((nodes, 0), dtype=np.bool_), np.empty((nodes, 0), dtype=np.float32))
-        return Choices.from_table(self.run.gates, nodes, str(self.path / GATES))
+        none = Choices((), np.empty((nodes, 0), dtype=np.bool_), np.empty((nodes, 0), dtype=np.float32))
+        return self.run.choices or none
 
     def overview(self, limit: int) -> dict[str, Any]:
         """The gate map: the shares over all nodes, and a sample of at most `limit` nodes, even in degree."""
@@ -175,11 +157,11 @@ class Served:
         record = self.run.record
         return {
             "run": self.name,
-            "model": record["model"],
-            "data": {"name": record["data"]["name"], "users": self.data.n_users, "items": self.data.n_items},
+            "model": record.model,
+            "data": {"name": record.data.name, "users": self.data.n_users, "items": self.data.n_items},
             "factor_size": int(self.run.factors[0].shape[1]),
-            "valid": record.get("valid"),
-            "versions": {"service": VERSION, "trained_with": record["versions"]["hmlet"]},
+            "valid": record.valid,
+            "versions": {"service": VERSION, "trained_with": record.versions.hmlet},
             "named": {side: self.vocabulary(side).names is not None for side in ("user", "item")},
             "search": {"kind": "exact"} if self.approximate is None else self.approximate.describe(),
         }

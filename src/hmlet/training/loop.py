@@ -23,8 +23,11 @@ from hmlet.graph import Graph, require_edges, training_graph
 from hmlet.losses import build_loss
 from hmlet.models import Layers, Model, build
 from hmlet.ranking.evaluation import Evaluation, evaluate
+from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
-from hmlet.runs.directory import CHECKPOINT, RunDirectory, versions
+from hmlet.runs.directory import RunDirectory
+from hmlet.runs.locking import locked
+from hmlet.runs.record import RunRecord, Versions
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.stopping import StopRequest
 from hmlet.training.planning import Sizes, memory_plan, require_memory
@@ -115,10 +118,11 @@ def fit(
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
-    empty = RunDirectory(Path(out), {})
+    path = Path(out)
     with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
-        ranks.first(lambda: held.enter_context(empty.lock()))  # its value is None
-        run = RunDirectory(empty.path, ranks.first(lambda: _enter(empty.path, recipe, data, place, resume).record))
+        ranks.first(lambda: held.enter_context(locked(path)))  # its value is None
+        record = ranks.first(lambda: _enter(path, recipe, data, place, resume).record.as_json())
+        run = RunDirectory(path, RunRecord.model_validate(record))
         if run.finished:
             ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
             return run
@@ -155,10 +159,10 @@ def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resu
     if not (resume and started):
         return RunDirectory.create(path, recipe, data, str(device))
     run = RunDirectory.open(path)
-    before = run.record["data"]
-    if before["fingerprint"] != data.fingerprint:
+    before = run.record.data
+    if before.fingerprint != data.fingerprint:
         raise RunError(
-            f"{path} was trained on other data: {before['name']} ({before['fingerprint'][:12]}) there"
+            f"{path} was trained on other data: {before.name} ({before.fingerprint[:12]}) there"
             f" and {data.name} ({data.fingerprint[:12]}) here",
             "resume with that data set, or choose another --out",
         )
@@ -175,11 +179,11 @@ def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resu
 def _require_same_versions(run: RunDirectory) -> None:
     """Refuse to go on with a run that other versions began: half of each would be the numbers of neither."""
 
-    def told(recorded: dict[str, str]) -> str:
+    def told(recorded: Versions) -> str:
         # What follows a + says for which devices torch was built, and a run may move from one to another.
-        return " and ".join(f"{name} {recorded[name].partition('+')[0]}" for name in ("hmlet", "torch"))
+        return " and ".join(f"{name} {getattr(recorded, name).partition('+')[0]}" for name in ("hmlet", "torch"))
 
-    begun, here = told(run.record["versions"]), told(versions())
+    begun, here = told(run.record.versions), told(Versions.here())
     if begun != here:
         raise RunError(
             f"{run.path} was begun with {begun}, and this is {here}",
@@ -298,7 +302,7 @@ class Trainer:
         tensors["ranking_noise"] = self.ranking_noise.get_state()
         state = {**asdict(self.state), "seconds": self.state.seconds + time.monotonic() - self._started_at}
         whole = self.ranks.hand_in(tensors, self.width, _is_split)
-        self.ranks.first(lambda: self.run.save_checkpoint(whole, state))
+        self.ranks.first(lambda: save_checkpoint(self.run, whole, state))
         self._saved_at = time.monotonic()
 
     def restore(self) -> None:
@@ -306,7 +310,7 @@ class Trainer:
         tensors: dict[str, Tensor] = {}
 
         def read() -> dict[str, Any] | None:
-            saved = self.run.load_checkpoint()
+            saved = load_checkpoint(self.run)
             tensors.update(saved[0] if saved else {})
             return saved[1] if saved else None
 
@@ -337,28 +341,22 @@ class Trainer:
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
             embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
             self._write_tensors("layers.safetensors", embeddings, _all_split)
-        self.run.record = self.ranks.first(lambda: self._conclude(best_epoch, layers.gates))
+        record = self.ranks.first(lambda: self._conclude(best_epoch, layers.gates).as_json())
+        self.run.record = RunRecord.model_validate(record)
         return self.run
 
     def _write_tensors(self, name: str, tensors: dict[str, Tensor], is_split: Callable[[str, Tensor], bool]) -> None:
         whole = self.ranks.hand_in(tensors, self.width, is_split)
         self.ranks.first(lambda: self.run.write_tensors(name, whole))
 
-    def _conclude(self, best_epoch: int, gates: Mapping[int, Tensor]) -> dict[str, Any]:
+    def _conclude(self, best_epoch: int, gates: Mapping[int, Tensor]) -> RunRecord:
         """Write all that is not a split tensor, the record last; returns the record."""
         run, state = self.run, self.state
         if gates:
             run.write_table(GATES, gates_table(gates))
         self._write_metrics()
-        run.record |= {
-            "status": "finished",
-            "best_epoch": best_epoch,
-            "epochs": len(state.history),
-            "valid": next(
-                (row["valid"] for row in state.history if row["epoch"] == best_epoch and "valid" in row), None
-            ),
-            "timings": {"training_seconds": round(state.seconds, 3)},
-        }
+        valid = next((row["valid"] for row in state.history if row["epoch"] == best_epoch and "valid" in row), None)
+        run.record = run.record.concluded(best_epoch, len(state.history), valid, round(state.seconds, 3))
         run.write_record()
         run.remove(CHECKPOINT)
         return run.record

@@ -19,7 +19,7 @@ import numpy as np
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
-from hmlet.runs.directory import RunDirectory
+from hmlet.runs.directory import keep_only
 from hmlet.system.files import put
 from hmlet.training.loop import SELECTION, Interrupted, StopTraining, fit
 from hmlet.tuning import backend
@@ -235,7 +235,8 @@ class Search:
         except HmletError as error:
             trial.set_user_attr("error", str(error))
             raise _NoValue from error
-        return float(run.record["valid"][SELECTION])
+        assert run.record.valid is not None  # `entries` refuses data without a validation part
+        return run.record.valid[SELECTION]
 
     def _suggest(self, trial: Trial, key: str, values: tuple[Any, ...] | Range) -> Any:
         if not isinstance(values, Range):
@@ -286,7 +287,7 @@ class Search:
             # Values never change, so a trial that has lost has lost for good, whatever others do meanwhile.
             ended = record.state in ("complete", "pruned") or record.error is not None
             if ended and record is not best and not self.keep:
-                RunDirectory(self.out / record.run, {}).keep_only(RECORDS)
+                keep_only(self.out / record.run, RECORDS)
         self.listener(records)
         return records
 

@@ -1,0 +1,164 @@
+"""A finished run that recommends: the users' own ids go in and come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hmlet.data import Vocabulary
+from hmlet.data.interactions import Id
+from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
+from hmlet.ranking.top_k import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
+from hmlet.recommend import export
+from hmlet.recommend.explanation import explanation
+from hmlet.recommend.foldin import FoldIn
+from hmlet.runs.finished import FinishedRun
+from hmlet.system.progress import Advance, silent
+from hmlet.system.ranks import ALONE, Ranks
+
+
+class Named(TypedDict):
+    """A readable name, if the data set has names."""
+
+    name: NotRequired[str | None]
+
+
+class ScoredItem(TypedDict):
+    """An item and its score."""
+
+    item: Id
+    name: NotRequired[str | None]
+    score: float
+
+
+class ScoredUser(TypedDict):
+    """A user and how similar they are."""
+
+    user: Id
+    name: NotRequired[str | None]
+    score: float
+
+
+class Recommendation(TypedDict):
+    """The best items of one user, best first; a newcomer has no id."""
+
+    user: NotRequired[Id]
+    items: list[ScoredItem]
+
+
+class Recommender(FinishedRun):
+    """A finished run, and what its factors recommend."""
+
+    def recommend(
+        self,
+        users: Iterable[Id],
+        k: int = 20,
+        mask: str = KNOWN,
+        *,
+        allow: Iterable[Id] | None = None,
+        deny: Iterable[Id] | None = None,
+    ) -> list[Recommendation]:
+        """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
+        users_UF, items_IF = self.factors
+        indices = self.data.users.indices(users).astype(np.int64)
+        seen, allowed_I = seen_items(self.data, mask), self._allowed(allow, deny)
+        answers: list[Recommendation] = []
+        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, seen, allowed_I, prepared=self._prepared):
+            for user, items in zip(block, self._items(ranked), strict=True):
+                answers.append({"user": self.data.users.id(int(user)), "items": items})
+        return answers
+
+    def recommend_new(
+        self,
+        item_lists: Iterable[Iterable[Id]],
+        k: int = 20,
+        *,
+        allow: Iterable[Id] | None = None,
+        deny: Iterable[Id] | None = None,
+    ) -> list[Recommendation]:
+        """The top-k of people the model has never seen, each given by the items it has; these are left out."""
+        lists = [np.unique(self.data.items.indices(each)) for each in item_lists]
+        factors_BF = self.fold_in.users(lists)
+        rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
+        own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
+        ranked = top_k(factors_BF, self.factors[1], k, own, self._allowed(allow, deny), self._prepared)
+        return [{"items": items} for items in self._items(ranked)]
+
+    def similar_items(self, item: Id, k: int = 20) -> list[ScoredItem]:
+        """The items whose factors point most nearly the same way, with the cosine as their score."""
+        (found,) = self._items(similar(self.factors[1], _row(self.data.items, item), k))
+        return found
+
+    def similar_users(self, user: Id, k: int = 20) -> list[ScoredUser]:
+        """The users whose factors point most nearly the same way, with the cosine as their score."""
+        users = self.data.users
+        ((indices, scores),) = _filled(similar(self.factors[0], _row(users, user), k))
+        return [
+            {"user": users.id(at), **_name(users, at), "score": score}
+            for at, score in zip(indices, scores, strict=True)
+        ]
+
+    def explain(self, user: Id, item: Id) -> dict[str, Any]:
+        """Why an item is recommended to a user: the score by layer, the gates' choices, the items that carried it."""
+        (at_user,), (at_item,) = self.data.users.indices([user]), self.data.items.indices([item])
+        return explanation(self.fold_in, self.data, int(at_user), int(at_item))
+
+    def export(
+        self,
+        out: Path | str,
+        k: int = 20,
+        users: Iterable[Id] | None = None,
+        mask: str = KNOWN,
+        *,
+        allow: Iterable[Id] | None = None,
+        deny: Iterable[Id] | None = None,
+        advance: Advance = silent,
+        ranks: Ranks = ALONE,
+    ) -> int:
+        """Write the top-k of users (all of them by default) to a .parquet, .csv or .jsonl file; returns its rows."""
+        chosen = None if users is None else self.data.users.indices(users).astype(np.int64)
+        return export.export(self, out, k, chosen, mask, self._allowed(allow, deny), advance, ranks)
+
+    @cached_property
+    def fold_in(self) -> FoldIn:
+        """What turns the items of a newcomer into factors."""
+        return FoldIn.open(self.directory, self.data)
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        return Prepared.of(self.factors[1])
+
+    def _allowed(self, allow: Iterable[Id] | None, deny: Iterable[Id] | None) -> Tensor | None:
+        chosen = [None if ids is None else self.data.items.indices(ids).astype(np.int64) for ids in (allow, deny)]
+        return allowed_items(self.data.n_items, *chosen)
+
+    def _items(self, ranked: Ranked) -> Iterator[list[ScoredItem]]:
+        return (scored_items(self.data.items, indices, scores) for indices, scores in _filled(ranked))
+
+
+def scored_items(items: Vocabulary, indices: Sequence[int], scores: Sequence[float]) -> list[ScoredItem]:
+    """Items by their own ids, with their names if there are any, and their scores."""
+    return [
+        {"item": items.id(at), **_name(items, at), "score": score} for at, score in zip(indices, scores, strict=True)
+    ]
+
+
+def _name(vocabulary: Vocabulary, index: int) -> Named:
+    return {} if vocabulary.names is None else {"name": vocabulary.name(index)}
+
+
+def _row(vocabulary: Vocabulary, wanted: Id) -> Tensor:
+    return torch.from_numpy(vocabulary.indices([wanted]).astype(np.int64))
+
+
+def _filled(ranked: Ranked) -> Iterator[tuple[list[int], list[float]]]:
+    """Each row's indices and scores, without the places that no item fills."""
+    for indices, scores in zip(ranked.items_BK.tolist(), ranked.scores_BK.tolist(), strict=True):
+        kept = [at for at, index in enumerate(indices) if index != NO_ITEM]
+        yield [indices[at] for at in kept], [scores[at] for at in kept]

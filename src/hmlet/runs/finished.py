@@ -1,0 +1,94 @@
+"""A finished run: what it was trained on, what it learned, and how good that is."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+from torch import Tensor
+
+from hmlet.config import Recipe
+from hmlet.data import Dataset
+from hmlet.data.catalog import CATALOG, load
+from hmlet.errors import RunError
+from hmlet.ranking.evaluation import Evaluation, evaluate
+from hmlet.runs.choices import GATES, Choices
+from hmlet.runs.directory import Epoch, RunDirectory
+from hmlet.runs.evaluations import store_evaluation, stored_evaluation
+from hmlet.runs.record import RunRecord
+from hmlet.system.progress import Advance, silent
+
+log = logging.getLogger(__name__)
+
+
+class FinishedRun:
+    """A finished run; its files are read when they are needed, and once."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory.require_finished()
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        return cls(RunDirectory.open(path))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.directory.path}: {self.record.model} on {self.record.data.name}>"
+
+    @property
+    def record(self) -> RunRecord:
+        return self.directory.record
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return self.directory.recipe()
+
+    @cached_property
+    def metrics(self) -> list[Epoch]:
+        """One row per epoch: its loss and, if it was validated, its validation metrics."""
+        return self.directory.metrics()
+
+    @cached_property
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Tensors of users (U × F) and items (I × F)."""
+        return self.directory.factors()
+
+    @cached_property
+    def gates(self) -> pa.Table:
+        """node, layer, probability of the non-linear branch, nonlinear."""
+        return self.directory.read_table(GATES)
+
+    @cached_property
+    def choices(self) -> Choices | None:
+        """What the gates chose for each node; None if the model has no gates."""
+        if GATES not in self.record.files:
+            return None
+        return Choices.from_table(self.gates, self.data.n_users + self.data.n_items, str(self.directory.path / GATES))
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The data set that the run was trained on, found where it was and checked by its fingerprint."""
+        recorded = self.record.data
+        where = str(self.directory.path / "data") if recorded.reference == "." else recorded.reference
+        if where not in CATALOG and not Path(where).exists():
+            raise RunError(f"the data of {self.directory.path} was at {where}", "put it back, or train again")
+        data = load(where)
+        if data.fingerprint != recorded.fingerprint:
+            raise RunError(
+                f"{where} has changed since {self.directory.path} was trained", "prepare it as it was, or train again"
+            )
+        return data
+
+    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
+        """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
+        stored = stored_evaluation(self.directory, split, mask, k)
+        if stored is not None:
+            return stored
+        result = evaluate(self.factors, self.data, split, mask, k, advance=advance)
+        try:
+            store_evaluation(self.directory, result)
+        except RunError as error:  # the numbers are right even if they cannot be kept
+            log.warning("the evaluation is not kept in %s: %s", self.directory.path, error)
+        return result

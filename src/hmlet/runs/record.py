@@ -1,0 +1,225 @@
+"""The record of a run, run.json: what was trained, on what, how it went, and a checksum of every other file.
+
+These types are its only definition: `make docs` writes the table in docs/artifacts.md from their docstrings. Unknown
+keys, of an older or a newer hmlet, are kept when the record is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from hmlet.errors import RunError
+from hmlet.version import VERSION
+
+RECORD = "run.json"
+FORMAT_VERSION = 2
+READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `RunDirectory.weights` folds into the running means
+RESTORE = "restore it from a copy"
+
+
+def _split(value: object) -> object:
+    return tuple(value.split()) if isinstance(value, str) else value
+
+
+# On disk, one string with spaces between the checksums.
+Checksums = Annotated[
+    tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...],
+    Field(min_length=1),
+    BeforeValidator(_split),
+    PlainSerializer(" ".join, return_type=str),
+]
+
+
+class Part(BaseModel):
+    """A table of the record: frozen, no value is converted to another type, and unknown keys are kept."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="allow", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class DataReference(Part):
+    """A data set, and how to find it again."""
+
+    name: str
+    """Name of the data set."""
+    reference: str
+    """A named set, the absolute path of a prepared directory, or "." for the copy in `data/`."""
+    fingerprint: str
+    """SHA-256 over ids and pairs; data with another fingerprint is refused."""
+
+
+class Versions(Part):
+    """The versions of what computed the numbers."""
+
+    hmlet: str
+    """This package."""
+    python: str
+    """The interpreter."""
+    torch: str
+    """PyTorch, with the build that follows a "+"."""
+    numpy: str
+    """NumPy."""
+
+    @classmethod
+    def here(cls) -> Versions:
+        """The versions of this process."""
+        return cls(hmlet=VERSION, python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__)
+
+
+class Hardware(Part):
+    """A machine, and the device on it that trains."""
+
+    device: str
+    """Name of the GPU, or the processor's architecture."""
+    kind: str
+    """Device as PyTorch names it, such as "cpu" or "cuda:0"."""
+    threads: int
+    """Threads that PyTorch used on the CPU."""
+    system: str
+    """Operating system."""
+
+    @classmethod
+    def of(cls, device: str) -> Hardware:
+        """This machine, for a training on `device`."""
+        return cls(
+            device=torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+            kind=device,
+            threads=torch.get_num_threads(),
+            system=platform.system(),
+        )
+
+
+class Timings(Part):
+    """How long the run took."""
+
+    training_seconds: float
+    """Wall seconds of training and validation, summed over resumed calls."""
+
+
+class RunRecord(Part):
+    """The record of one run."""
+
+    format_version: int
+    """Version of the directory's format; see below."""
+    status: Literal["running", "finished"]
+    """"running" until every file is written, then "finished"."""
+    model: str
+    """Name of the model."""
+    seed: int
+    """Seed of the recipe."""
+    data: DataReference
+    """The data set that the run was trained on."""
+    versions: Versions
+    """Versions of hmlet and of the libraries that computed the numbers."""
+    hardware: Hardware
+    """The machine that the run was trained on."""
+    best_epoch: PositiveInt = 0
+    """Epoch that the stored model comes from, counted from 1; absent while training."""
+    epochs: PositiveInt = 0
+    """Number of epochs trained; absent while training."""
+    valid: Mapping[str, float] | None = None
+    """Validation metrics @20 of the best epoch; null without a validation part."""
+    timings: Timings = Timings(training_seconds=0.0)
+    """Durations; absent while training."""
+    coverage: Mapping[str, float] = Field(default_factory=dict)
+    """Catalogue coverage of each stored evaluation, by its split, mask and k ("test train 20")."""
+    files: Mapping[str, Checksums] = Field(default_factory=dict)
+    """SHA-256 of every file but the record, the checkpoint, the lock and `data/`."""
+
+    @model_validator(mode="after")
+    def _has_an_outcome(self) -> RunRecord:
+        for name in ("best_epoch", "epochs", "timings"):
+            if self.finished and name not in self.model_fields_set:
+                raise ValueError(f"a finished run needs {name}")
+        return self
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    # -- the record after a change --------------------------------------------------------------------------------
+
+    def with_file(self, name: str, *checksums: str) -> RunRecord:
+        """The record that vouches for these contents of a file: one, or several while it is being replaced."""
+        return self.model_copy(update={"files": {**self.files, name: checksums}})
+
+    def without_file(self, name: str) -> RunRecord:
+        """The record that no longer names a file."""
+        return self.model_copy(update={"files": {key: each for key, each in self.files.items() if key != name}})
+
+    def with_coverage(self, evaluation: str, coverage: float) -> RunRecord:
+        """The record with one more stored evaluation."""
+        return self.model_copy(update={"coverage": {**self.coverage, evaluation: coverage}})
+
+    def concluded(
+        self, best_epoch: int, epochs: int, valid: Mapping[str, float] | None, training_seconds: float
+    ) -> RunRecord:
+        """The record of the finished run."""
+        timings = Timings(training_seconds=training_seconds)
+        changes = {"best_epoch": best_epoch, "epochs": epochs, "valid": valid, "timings": timings}
+        return self.model_copy(update={"status": "finished", **changes})
+
+    # -- on disk --------------------------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, object]:
+        """The record as JSON has it; keys that were never set are left out."""
+        return self.model_dump(exclude_unset=True)
+
+    def to_text(self) -> str:
+        """The content of run.json: the record and its checksum."""
+        content = self.as_json()
+        return json_text({**content, "checksum": json_checksum(content)})
+
+    @classmethod
+    def from_text(cls, text: bytes, path: Path) -> RunRecord:
+        """The record in a run.json, checked; `path` names the file in errors."""
+        try:
+            content = json.loads(text.decode("utf-8"))
+            recorded = content.pop("checksum") if isinstance(content, dict) else None
+            computed = json_checksum(content)
+        except (ValueError, KeyError, RecursionError) as error:
+            raise RunError(f"{path} cannot be read ({error!r})", RESTORE) from error
+        if recorded != computed:
+            raise RunError(f"{path} is damaged (its checksum differs)", RESTORE)
+        version = content.get("format_version", FORMAT_VERSION)
+        if version not in READABLE:
+            raise RunError(
+                f"{path.parent} has format version {version}, and this hmlet reads {' and '.join(map(str, READABLE))}",
+                "open it with the hmlet that wrote it, or train again",
+            )
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the record"
+            raise RunError(f"{path}: {where}: {first['msg']}", RESTORE) from error
+
+
+def json_text(value: object) -> str:
+    """JSON as hmlet writes it into files."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def json_checksum(value: object) -> str:
+    """SHA-256 of a value as JSON with sorted keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

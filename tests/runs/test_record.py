@@ -1,0 +1,119 @@
+"""The typed record: every stored one survives it unchanged, and a forged one is refused by file and field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hmlet.errors import RunError
+from hmlet.runs.record import RunRecord, json_checksum
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = [path for folder in ("results", "tests/stored") for path in sorted((ROOT / folder).rglob("run.json"))]
+FIRST, SECOND = "0" * 64, "1" * 64
+
+
+def content() -> dict[str, Any]:
+    """A finished record as it is on disk, without its checksum."""
+    return {
+        "format_version": 2,
+        "status": "finished",
+        "model": "hmlet-end",
+        "seed": 1,
+        "data": {"name": "debian", "reference": "debian", "fingerprint": "abc"},
+        "versions": {"hmlet": "0.1", "python": "3.11", "torch": "2.6", "numpy": "2.0"},
+        "hardware": {"device": "x86_64", "kind": "cpu", "threads": 2, "system": "Linux"},
+        "best_epoch": 3,
+        "epochs": 5,
+        "valid": {"ndcg": 0.5},
+        "timings": {"training_seconds": 1.5},
+        "files": {"config.toml": FIRST},
+    }
+
+
+def sealed(record: object, checksum: object = None) -> bytes:
+    assert isinstance(record, dict)
+    return json.dumps({**record, "checksum": checksum or json_checksum(record)}).encode()
+
+
+def test_every_stored_record_keeps_its_content_and_its_checksum() -> None:
+    assert len(STORED) > 200
+    for path in STORED:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        assert json.loads(RunRecord.from_text(path.read_bytes(), path).to_text()) == before, path
+
+
+def test_unknown_keys_survive_a_rewrite() -> None:
+    newer = content() | {"later": {"list": [1, None, "two"]}}
+    newer["hardware"] |= {"memory": 64}
+    record = RunRecord.from_text(sealed(newer), Path("run.json")).with_coverage("test train 20", 0.25)
+    written = json.loads(record.to_text())
+    assert written.pop("checksum") == json_checksum(written)
+    assert written == newer | {"coverage": {"test train 20": 0.25}}
+
+
+def test_checksums_of_a_file_that_is_being_replaced_are_one_string_on_disk() -> None:
+    record = RunRecord.from_text(sealed(content()), Path("run.json"))
+    both = record.with_file("config.toml", *record.files["config.toml"], SECOND)
+    assert both.as_json()["files"] == {"config.toml": f"{FIRST} {SECOND}"}
+    again = RunRecord.from_text(both.to_text().encode(), Path("run.json"))
+    assert again.files == {"config.toml": (FIRST, SECOND)}
+    assert again == both
+    assert record.files == {"config.toml": (FIRST,)}  # as it was
+
+
+def test_what_is_not_known_while_training_is_not_written() -> None:
+    running = {key: content()[key] for key in ("format_version", "model", "seed", "data", "versions", "hardware")}
+    record = RunRecord.from_text(sealed(running | {"status": "running"}), Path("run.json"))
+    assert record.as_json() == running | {"status": "running"}
+    ended = record.concluded(3, 5, None, 1.5).as_json()
+    assert ended == running | {
+        "status": "finished", "best_epoch": 3, "epochs": 5, "valid": None, "timings": {"training_seconds": 1.5}
+    }  # fmt: skip
+
+
+FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "data": lambda record: record.pop("data"),
+    "data.fingerprint": lambda record: record["data"].update(fingerprint=3),
+    "versions.torch": lambda record: record["versions"].pop("torch"),
+    "hardware.threads": lambda record: record["hardware"].update(threads="2"),
+    "status": lambda record: record.update(status="ended"),
+    "seed": lambda record: record.update(seed=True),
+    "best_epoch": lambda record: record.pop("best_epoch"),
+    "epochs": lambda record: record.update(epochs=0),
+    "valid.ndcg": lambda record: record["valid"].update(ndcg=None),
+    "timings": lambda record: record.pop("timings"),
+    "timings.training_seconds": lambda record: record["timings"].update(training_seconds="long"),
+    "coverage.test train 20": lambda record: record.update(coverage={"test train 20": "much"}),
+    "files.config.toml": lambda record: record["files"].update({"config.toml": "short"}),
+    "files": lambda record: record.update(files=None),
+    "format_version": lambda record: record.pop("format_version"),
+}
+
+
+@pytest.mark.parametrize("field", FORGERIES)
+def test_a_forged_record_is_refused_by_its_field(field: str) -> None:
+    """The checksum is right: whoever forges a record can compute it."""
+    record = content()
+    FORGERIES[field](record)
+    with pytest.raises(RunError) as refused:
+        RunRecord.from_text(sealed(record), Path("some/run.json"))
+    assert refused.value.message.startswith("some/run.json: ")
+    assert field in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"[]", b"{}", b"null", b"\xff", b'{"checksum": "x"}', sealed(content(), "x"), sealed(content(), [1]),
+        b'{"checksum": "x", "a": NaN}', b'{"checksum": "x", "a": 1e999}', b'{"checksum": "x", "a": "\\ud800"}',
+        b'{"checksum": "x", "a": ' + b"9" * 5000 + b"}", b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_refused_by_its_file(text: bytes) -> None:
+    with pytest.raises(RunError, match=r"some/run\.json"):
+        RunRecord.from_text(text, Path("some/run.json"))
