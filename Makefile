@@ -39,8 +39,9 @@ format: $(READY) ## format the code and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY) ## write docs/cli.md anew from the commands, and the tables of results from the records
+docs: $(READY) ## write what docs/ has from the code: the commands, the run record, the tables of results
 	$(BIN)/python scripts/generate_cli_docs.py
+	$(BIN)/python scripts/generate_artifact_docs.py
 	$(BIN)/python scripts/reproduction.py docs
 
 lock: $(READY) ## resolve the dependencies anew (make lock UPGRADE=--upgrade moves every pin)

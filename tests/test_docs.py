@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 Completed = subprocess.CompletedProcess[str]
 GENERATOR = str(ROOT / "scripts" / "generate_cli_docs.py")
+ARTIFACTS = str(ROOT / "scripts" / "generate_artifact_docs.py")
 DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
 
 
@@ -34,6 +35,16 @@ def test_the_command_line_reference_is_current() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generator["reference"](), (
         "run `make docs` and commit"
     )
+
+
+def test_the_table_of_the_run_record_is_current() -> None:
+    generator = runpy.run_path(ARTIFACTS)
+    assert (ROOT / "docs" / "artifacts.md").read_text(encoding="utf-8") == generator["document"](), (
+        "run `make docs` and commit"
+    )
+    described = {key: text for key, _, text in re.findall(r"\| `(.+)` \| (.+) \| (.*) \|", generator["table"]())}
+    assert {"files", "data.fingerprint", "timings.training_seconds"} <= described.keys()
+    assert all(described.values()), "every field of the record has a docstring"
 
 
 @pytest.mark.parametrize("columns", ["40", "200"])
