@@ -15,7 +15,7 @@ PER_USER = "per_user.parquet"
 
 
 def stored_evaluation(run: RunDirectory, split: str, mask: str, k: int) -> Evaluation | None:
-    """The stored evaluation; None if there is none."""
+    """The stored evaluation; None if there is none, or if it lacks a metric that was added later."""
     coverage = run.record.coverage.get(_key(split, mask, k))
     if coverage is None:
         return None
@@ -25,12 +25,14 @@ def stored_evaluation(run: RunDirectory, split: str, mask: str, k: int) -> Evalu
         with run.alone():
             table = run.read_table(PER_USER)
     rows = table.filter(_is_of(table, split, mask, k))
+    if not _has_all_metrics(rows):
+        return None
     values = {name: rows[name].to_numpy() for name in metrics.METRICS}
     return Evaluation(split, mask, k, rows["user"].to_numpy().astype(np.int64), values, coverage)
 
 
 def store_evaluation(run: RunDirectory, result: Evaluation) -> None:
-    """Add an evaluation to the run, unless another process has stored it."""
+    """Add an evaluation to the run, unless another process has stored it; rows that lack a metric are replaced."""
     setting = result.split, result.mask, result.k
     count = len(result.users)
     rows = pa.table(
@@ -46,7 +48,7 @@ def store_evaluation(run: RunDirectory, result: Evaluation) -> None:
         if PER_USER in run.record.files:
             table = run.read_table(PER_USER)
             own = _is_of(table, *setting)
-            if _key(*setting) in run.record.coverage:
+            if _key(*setting) in run.record.coverage and _has_all_metrics(table.filter(own)):
                 return
             others = table.filter(pc.invert(own))  # a process that was killed may have left rows without a coverage
             rows = pa.concat_tables([others, rows], promote_options="permissive")  # k was 32 bits once
@@ -62,3 +64,8 @@ def _key(split: str, mask: str, k: int) -> str:
 def _is_of(table: pa.Table, split: str, mask: str, k: int) -> pa.ChunkedArray:
     """Which rows of per_user.parquet an evaluation has."""
     return pc.and_(pc.and_(pc.equal(table["split"], split), pc.equal(table["mask"], mask)), pc.equal(table["k"], k))
+
+
+def _has_all_metrics(rows: pa.Table) -> bool:
+    """Whether rows have a value of every metric. Rows older than a metric have nulls in its column, or no column."""
+    return all(name in rows.column_names and not rows[name].null_count for name in metrics.METRICS)
