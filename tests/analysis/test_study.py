@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gated_run import make_run, small_data
 
 from hmlet.analysis import cached, study
+from hmlet.analysis.result import Analysis, Findings
 from hmlet.cli import main
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
@@ -44,41 +47,93 @@ def test_an_analysis_leaves_what_others_have_recorded_since(run: RunDirectory) -
 
 def test_a_planted_claim_holds_and_is_written_into_the_run(run: RunDirectory) -> None:
     (result,) = study.analyse([run], DATA)
-    assert result["verdict"]["degree"]["verdict"] == "holds"
-    assert result["gate_share"] == pytest.approx(
+    assert result.verdict["degree"].verdict == "holds"
+    assert result.gate_share == pytest.approx(
         {"3": (by_degree()[:, 0] > 0.5).mean(), "4": (by_degree()[:, 1] > 0.5).mean()}
     )
-    assert set(result["centrality_boxes"]) == {"degree", "pagerank", "betweenness", "closeness"}
-    assert result["users"]["nodes"] + result["items"]["nodes"] == result["nodes"] == len(DEGREE)
+    assert set(result.centrality_boxes) == {"degree", "pagerank", "betweenness", "closeness"}
+    assert result.users.nodes + result.items.nodes == result.nodes == len(DEGREE)
     for name in ("fnl", "pnl", "fl"):
-        parts = [result[side]["class_size"][name]["nodes"] for side in ("users", "items")]
-        assert sum(parts) == result["class_size"][name]["nodes"]
-    assert RunDirectory.open(run.path).read_json("analysis.json") == result
+        parts = [side.class_size[name].nodes for side in (result.users, result.items)]
+        assert sum(parts) == result.class_size[name].nodes
+    assert RunDirectory.open(run.path).read_json("analysis.json") == result.as_json()
 
 
 @pytest.mark.parametrize(("value", "name"), [(0.9, "fnl"), (0.1, "fl")])
 def test_forced_gates_give_one_class_everywhere(tmp_path: Path, value: float, name: str) -> None:
     forced = make_run(tmp_path / "forced", DATA, probability=np.full((len(DEGREE), 2), value))
     (result,) = study.analyse([forced], DATA, "none")
-    for side in (result, result["users"], result["items"]):
-        assert side["class_size"][name]["share"] == 1.0
-        assert side["verdict"]["degree"]["verdict"] == "too weak to say"
-    assert result["centrality_method"] is None
-    assert set(result["centrality_boxes"]) == {"degree"}
+    for side in (result, result.users, result.items):
+        assert side.class_size[name].share == 1.0
+        assert side.verdict["degree"].verdict == "too weak to say"
+    assert result.centrality_method is None
+    assert set(result.centrality_boxes) == {"degree"}
 
 
 def test_several_seeds_get_their_stability(tmp_path: Path) -> None:
     chance = np.random.default_rng(1).random((len(DEGREE), 2))
     runs = [make_run(tmp_path / f"{seed}", DATA, probability=chance, seed=seed) for seed in range(2)]
     results = study.analyse(runs, DATA, "none")
-    assert [result["stability"]["keep"] for result in results] == [1.0, 1.0]
-    assert results[0]["stability"]["seeds"] == [0, 1]
+    assert [result.stability.keep for result in results] == [1.0, 1.0]
+    assert results[0].stability.seeds == [0, 1]
 
 
 def test_a_sample_states_its_error(run: RunDirectory) -> None:
     (result,) = study.analyse([run], DATA, "sampled:30")
-    assert (result["centrality_method"]["sources"], result["centrality_method"]["exact"]) == (30, False)
-    assert 0 < result["centrality_method"]["betweenness_relative_error"]["median"] < 1
+    assert (result.centrality_method.sources, result.centrality_method.exact) == (30, False)
+    assert 0 < result.centrality_method.betweenness_relative_error.median < 1
+
+
+def test_an_analysis_shows_itself_in_one_line(run: RunDirectory) -> None:
+    (result,) = study.analyse([run], DATA, "none")
+    high, low = ((by_degree() > 0.5).sum(axis=1) == count for count in (2, 0))
+    shares = f"FNL {high.mean():.1%}, PNL {1 - high.mean() - low.mean():.1%}, FL {low.mean():.1%}"
+    assert repr(result) == f"<Analysis of hmlet-end on small <b>&, seed 0: {len(DEGREE)} nodes, {shares}>"
+
+
+def test_reading_an_analysis_gives_what_was_written(tmp_path: Path) -> None:
+    chance = np.random.default_rng(2).random((len(DEGREE), 2))
+    runs = [make_run(tmp_path / f"{seed}", DATA, probability=chance, seed=seed) for seed in range(2)]
+    for given, centrality in ((runs[:1], "none"), (runs[:1], "exact"), (runs, "sampled:30")):
+        result = study.analyse(given, DATA, centrality)[0]
+        content = (runs[0].path / "analysis.json").read_bytes()
+        assert Analysis.from_json(content, "here") == result
+        assert json.loads(content) == result.as_json()
+
+
+def test_an_older_analysis_is_judged_by_todays_rule(run: RunDirectory) -> None:
+    """On every side; the numbers stay."""
+    (result,) = study.analyse([run], DATA, "none")
+
+    def wrong(side: Findings) -> Findings:
+        return replace(side, verdict={"degree": replace(side.verdict["degree"], verdict="unheard of")})
+
+    older = replace(wrong(result), users=wrong(result.users), items=wrong(result.items))
+    assert Analysis.from_json(json.dumps(older.as_json()).encode(), "here") == result
+
+
+@pytest.mark.parametrize(
+    ("damage", "field"),
+    [
+        (lambda found: found.pop("gate_share"), "gate_share: Field required"),
+        (lambda found: found["items"]["verdict"]["degree"]["spearman"].update(rho="0.5"), "items.verdict.degree.spear"),
+        (lambda found: found["degree_deciles"][3].pop("nodes"), "degree_deciles.3.nodes"),
+        (lambda found: found["centrality_method"].pop("sources"), "centrality_method"),
+    ],
+    ids=["top", "side", "list", "method"],
+)
+def test_an_analysis_that_does_not_fit_is_refused_by_its_field(
+    run: RunDirectory, damage: Callable[[Any], object], field: str
+) -> None:
+    found = study.analyse([run], DATA)[0].as_json()
+    damage(found)
+    with pytest.raises(RunError, match=rf"end/analysis.json is not an analysis \({field}"):
+        Analysis.from_json(json.dumps(found).encode(), "end/analysis.json")
+
+
+def test_text_that_is_not_json_is_no_analysis() -> None:
+    with pytest.raises(RunError, match="here is not an analysis"):
+        Analysis.from_json(b"{", "here")
 
 
 @pytest.mark.parametrize("text", ["", "all", "sampled", "sampled:", "sampled:1", "sampled:-5", "exact:3"])

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, cliffs_delta, explain, judged, kruskal_wallis, spearman
+from hmlet.analysis.verdict import (
+    FAILS,
+    HOLDS,
+    WEAK,
+    Judgement,
+    KruskalWallis,
+    Spearman,
+    cliffs_delta,
+    explain,
+    kruskal_wallis,
+    spearman,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -30,7 +43,7 @@ def planted(shift: float, n: int = 400, classes: tuple[int, ...] = (0, 1, 2)) ->
     ids=["as claimed", "the other way", "no difference", "no FL", "one class", "too few"],
 )
 def test_a_planted_answer_is_found(given: tuple[np.ndarray, ...], verdict: str) -> None:
-    assert explain(*given)["verdict"] == verdict
+    assert explain(*given).verdict == verdict
 
 
 def test_a_step_the_wrong_way_does_not_hold() -> None:
@@ -38,9 +51,9 @@ def test_a_step_the_wrong_way_does_not_hold() -> None:
     code = np.repeat(np.array([0, 1, 2], dtype=np.int8), [400, 100, 300])
     values = RNG.normal(size=800) + np.array([3.0, -1.0, 0.5])[code]
     got = explain(2 - code.astype(np.int64), code, values)
-    assert got["spearman"]["rho"] > 0.1
-    assert got["cliffs_delta"]["pnl_over_fl"] < 0
-    assert got["verdict"] == FAILS
+    assert got.spearman.rho > 0.1
+    assert got.cliffs_delta["pnl_over_fl"] < 0
+    assert got.verdict == FAILS
 
 
 @pytest.mark.parametrize(("above", "verdict"), [(58, FAILS), (59, HOLDS)])
@@ -49,25 +62,23 @@ def test_a_step_needs_a_small_effect_and_not_its_sign_alone(above: int, verdict:
     values = np.concatenate([np.full(400, 5.0), np.r_[np.full(400 - above, 1.0), np.full(above, 2.0)], np.ones(400)])
     code = np.repeat(np.array([0, 1, 2], dtype=np.int8), 400)
     got = explain(2 - code.astype(np.int64), code, values)
-    assert got["cliffs_delta"] == {"fnl_over_pnl": 1.0, "pnl_over_fl": above / 400, "fnl_over_fl": 1.0}
-    assert got["verdict"] == verdict
+    assert got.cliffs_delta == {"fnl_over_pnl": 1.0, "pnl_over_fl": above / 400, "fnl_over_fl": 1.0}
+    assert got.verdict == verdict
 
 
 def test_an_older_analysis_is_judged_by_todays_rule() -> None:
     """Its numbers stay; a class that is too small is passed over, as when the verdict was first made."""
-    numbers = {"spearman": {"rho": 0.4}, "kruskal_wallis": {"p": 1e-9}}
     steps = {"fnl_over_pnl": 0.6, "pnl_over_fl": 0.06, "fnl_over_fl": 0.5}
-    one = {"degree": {"verdict": HOLDS, **numbers, "cliffs_delta": steps}}
+    one = Judgement(HOLDS, Spearman(0.4, 1e-9), KruskalWallis(40.0, 1e-9, 0.3), steps)
+    found = [one.judged({"fnl": 50, "pnl": pnl, "fl": 50}) for pnl in (60, 29, 30)]
+    assert [each.verdict for each in found] == [FAILS, HOLDS, FAILS]
+    assert [replace(each, verdict=HOLDS) for each in found] == [one] * 3
 
-    def side(pnl: int) -> dict[str, object]:
-        sizes = {"fnl": {"nodes": 50}, "pnl": {"nodes": pnl}, "fl": {"nodes": 50}}
-        return {"class_size": sizes, "verdict": one}
 
-    found = judged({**side(60), "seed": 1, "users": side(29), "items": side(30)})
-    verdicts = [part["verdict"]["degree"]["verdict"] for part in (found, found["users"], found["items"])]
-    assert verdicts == [FAILS, HOLDS, FAILS]
-    assert found["seed"] == 1
-    assert found["verdict"]["degree"]["cliffs_delta"] == steps
+def test_a_class_of_unknown_centrality_is_too_weak_to_say() -> None:
+    steps = {"fnl_over_pnl": None, "pnl_over_fl": None, "fnl_over_fl": 0.5}
+    one = Judgement(HOLDS, Spearman(0.4, 1e-9), KruskalWallis(40.0, 1e-9, 0.3), steps)
+    assert one.judged({"fnl": 50, "pnl": 50, "fl": 50}).verdict == WEAK
 
 
 def test_values_that_are_not_numbers_are_left_out() -> None:

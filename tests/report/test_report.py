@@ -15,29 +15,23 @@ from gated_run import make_run, small_data
 
 from hmlet.analysis.study import analyse
 from hmlet.cli import main
+from hmlet.ranking.evaluation import Evaluation
+from hmlet.ranking.statistics import Comparison, MetricComparison, Paired, Spread
 from hmlet.report import write_report
 from hmlet.report.figures import COLOURS, draw_all
-from hmlet.report.material import paper, read_material
+from hmlet.report.material import read_material
 from hmlet.report.page import duration, number
+from hmlet.report.paper import paper
 from hmlet.runs.directory import RunDirectory
 
 DATA = small_data()
-SCORES = {
-    "split": "test",
-    "mask": "train",
-    "k": 20,
-    "users": 57,
-    "metrics": {"ndcg": 0.1234, "recall": 0.2345, "precision": 0.0345},
-}
-PAIRED = {
-    "difference_percent": 7.25,
-    "t_test_p": 0.00123,
-    "wilcoxon_p": 0.00456,
-    "effect_size": 0.321,
-    "interval": [0.011, 0.022],
-}
-METRIC = {"best": "hmlet-end", "against": {"lightgcn": PAIRED}}
-COMPARISON = {"metrics": dict.fromkeys(("ndcg", "recall", "precision"), METRIC), "conclusion": "hmlet-end is ahead."}
+MEANS = {"ndcg": 0.1234, "recall": 0.2345, "precision": 0.0345}
+SCORES = Evaluation("test", "train", 20, np.arange(57), {name: np.full(57, mean) for name, mean in MEANS.items()}, 0.5)
+METRIC = MetricComparison(
+    {"hmlet-end": Spread(0.242, None, (0.242,)), "lightgcn": Spread(0.225, None, (0.225,))},
+    {"lightgcn": Paired(0.017, 7.25, 0.00123, 0.00456, 0.321, (0.011, 0.022))},
+)
+COMPARISON = Comparison("test", "train", 20, 57, dict.fromkeys(MEANS, METRIC))
 FIGURES = {"learning", "deciles", "boxes", "density", "gates"}
 
 
@@ -81,7 +75,7 @@ def test_the_numbers_are_the_files(page: Path, runs: list[RunDirectory]) -> None
     for step in ("fnl_over_pnl", "pnl_over_fl"):
         assert f"<td>{found['verdict']['degree']['cliffs_delta'][step]:#.3g}</td>" in html
     assert f"<td>{found['neighbour_cosine']['fnl']['mean']:#.4g}</td>" in html
-    for text in ("0.1234", "+7.25 %", "0.00123", "0.00456", "0.321", "hmlet-end is ahead."):
+    for text in ("0.1234", "+7.25 %", "0.00123", "0.00456", "0.321", COMPARISON.conclusion()):
         assert text in html
     assert escape(runs[1].read_bytes("config.toml").decode()) in html
 
@@ -102,7 +96,7 @@ def test_numbers_keep_their_zeros(value: float | None, digits: int, text: str) -
 
 
 def test_the_temperatures_first_point_is_inside_the_plot(runs: list[RunDirectory]) -> None:
-    drawn = next(each for each in draw_all(read_material(runs, None, [])) if each.name == "gates")
+    drawn = next(each for each in draw_all(read_material(runs)) if each.name == "gates")
     axis = drawn.sheet.axes[1]
     (line,) = axis.lines
     assert 1.05 * max(line.get_ydata()) < axis.get_ylim()[1]
@@ -112,7 +106,7 @@ def test_the_papers_numbers_stand_beside_ours(page: Path) -> None:
     html = page.read_text(encoding="utf-8")
     for value in ("94.8%", "50.5%", "46.8%", "0.6369", "0.0179"):
         assert f'<td class="paper">{value}</td>' in html
-    assert all(len(paper()["degree_deciles_percent"][name]) == 10 for name in ("fnl", "pnl", "fl"))
+    assert all(len(paper().degree_deciles_percent[name]) == 10 for name in ("fnl", "pnl", "fl"))
 
 
 def test_markup_in_names_is_shown_as_text(page: Path) -> None:
@@ -130,7 +124,7 @@ def test_nothing_refers_to_another_file(page: Path) -> None:
 
 
 def test_inline_figures_take_the_pages_colours_and_keep_their_ids_apart(runs: list[RunDirectory]) -> None:
-    drawn = draw_all(read_material(runs, None, []))
+    drawn = draw_all(read_material(runs))
     ids: list[str] = []
     for each in drawn:
         svg = each.inline()
@@ -166,7 +160,7 @@ def test_a_class_without_nodes_has_one_dash_for_its_quartiles(tmp_path: Path, ca
 
 
 def test_an_axis_of_one_epoch_has_one_tick(runs: list[RunDirectory]) -> None:
-    material = read_material(runs[:1], None, [])
+    material = read_material(runs[:1])
     first = replace(material.runs[0], metrics=[row for row in material.runs[0].metrics if row.get("gate_share")][:1])
     sheets = {each.name: each.sheet for each in draw_all(replace(material, runs=[first]))}
     for axis in (sheets["gates"].axes[0], sheets["learning"].axes[1]):

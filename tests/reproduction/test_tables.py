@@ -14,6 +14,7 @@ from gated_run import small_data
 from planted_records import arm, named_data, plant
 from scipy import stats
 
+from hmlet.analysis.gates import DegreeDecile
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
@@ -157,8 +158,8 @@ def test_the_papers_claims_get_the_verdicts_that_were_planted(tables: Tables, ou
     ],
 )
 def test_the_decile_claim(low: tuple[float, float], high: tuple[float, float], verdict: str) -> None:
-    rows = [{"fnl": fnl, "fl": fl} for fnl, fl in (low, high)]
-    assert _decile_answer([*rows[:1], {"fnl": None, "fl": None}, *rows[1:]])[1] == verdict
+    first, last = (DegreeDecile(at, 9, [1, 2], fnl, 1 - fnl - fl, fl) for at, (fnl, fl) in ((1, low), (10, high)))
+    assert _decile_answer([first, DegreeDecile(5, 0, None, None, None, None), last])[1] == verdict
 
 
 def test_the_variants_claim_needs_a_clear_lead(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_classes_are_compared_over_all_seeds_though_one_is_analysed(tmp_path: Pa
         run.write_record()
     found = Tables(CHOICE, Records.read(tmp_path))
     assert found.stability is not None
-    assert found.stability["keep"] == pytest.approx(1 - 5 / nodes)
+    assert found.stability.keep == pytest.approx(1 - 5 / nodes)
     claim = found.claims()[-1]
     assert claim.ours.startswith(f"{100 * (1 - 5 / nodes):.1f} % of nodes over 2 seeds")
     assert claim.verdict == "–"

@@ -20,7 +20,7 @@ from hmlet.graph.centrality import Centralities, centralities
 from hmlet.system.files import replacing
 from hmlet.system.progress import Advance, silent
 
-FORMAT_VERSION = 1
+CACHE_VERSION = 1
 
 
 def cached_centralities(
@@ -33,7 +33,7 @@ def cached_centralities(
 ) -> Centralities:
     """The centralities of a data set's training graph, from the cache where they are; a damaged entry is made anew."""
     kind = "exact" if samples is None or samples >= graph.n_nodes else f"sampled-{samples}"
-    path = cache_directory() / "centrality" / f"{data.fingerprint}-{kind}-{FORMAT_VERSION}.safetensors"
+    path = cache_directory() / "centrality" / f"{data.fingerprint}-{kind}-{CACHE_VERSION}.safetensors"
     found = _read(path)
     if found is None or len(found.degree) != graph.n_nodes:
         found = centralities(graph, samples=samples, device=device, advance=advance)

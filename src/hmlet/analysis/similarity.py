@@ -5,7 +5,7 @@ Shapes: N nodes, F factor columns, E undirected edges.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,21 @@ from hmlet.graph import Graph
 from hmlet.runs.choices import CLASSES, Codes
 
 Floats = npt.NDArray[np.float64]
-BLOCK = 1 << 16  # edges at a time: their factors, not the whole table's, have to fit memory twice
+EDGE_BLOCK = 1 << 16  # edges at a time: their factors, not the whole table's, have to fit memory twice
+
+
+@dataclass(frozen=True)
+class ClassCosine:
+    """A class's nodes with neighbours: how many, and the averages of their means and of their variances.
+
+    The paper does not say what its variance is over; its text ("the neighbours of a node consist of diversified
+    nodes") means the neighbours of one node, which is `variance`; over the nodes of a class it is `between_nodes`.
+    """
+
+    nodes: int
+    mean: float | None
+    variance: float | None
+    between_nodes: float | None  # the variance of the nodes' means
 
 
 def edge_cosine(graph: Graph, users_UF: Tensor, items_IF: Tensor) -> Floats:
@@ -26,8 +40,8 @@ def edge_cosine(graph: Graph, users_UF: Tensor, items_IF: Tensor) -> Floats:
     user_E = torch.from_numpy(np.repeat(np.arange(graph.n_users), graph.degree[: graph.n_users]))
     item_E = torch.from_numpy(graph.neighbours[: graph.n_edges] - graph.n_users).long()
     cosine = np.empty(graph.n_edges)
-    for start in range(0, graph.n_edges, BLOCK):
-        part = slice(start, start + BLOCK)
+    for start in range(0, graph.n_edges, EDGE_BLOCK):
+        part = slice(start, start + EDGE_BLOCK)
         cosine[part] = (users_UF[user_E[part]] * items_IF[item_E[part]]).sum(1, dtype=torch.float64).numpy()
     return cosine
 
@@ -43,20 +57,16 @@ def neighbour_cosine(graph: Graph, cosine_E: Floats) -> tuple[Floats, Floats]:
     return mean, spread
 
 
-def class_cosine(classes: Codes, mean: Floats, variance: Floats) -> dict[str, dict[str, Any]]:
-    """Per class: the nodes with neighbours, their average mean and average variance, and the spread of their means.
-
-    The paper does not say what its variance is over; its text ("the neighbours of a node consist of diversified
-    nodes") means the neighbours of one node, which is `variance`; over the nodes of a class it is `between_nodes`.
-    """
+def class_cosine(classes: Codes, mean: Floats, variance: Floats) -> dict[str, ClassCosine]:
+    """Each class's cosine to its neighbours, from every node's mean and variance."""
     found = {}
     for at, name in enumerate(CLASSES):
         chosen = (classes == at) & np.isfinite(mean)
         some = bool(chosen.any())
-        found[name] = {
-            "nodes": int(chosen.sum()),
-            "mean": float(mean[chosen].mean()) if some else None,
-            "variance": float(variance[chosen].mean()) if some else None,
-            "between_nodes": float(mean[chosen].var()) if some else None,
-        }
+        found[name] = ClassCosine(
+            nodes=int(chosen.sum()),
+            mean=float(mean[chosen].mean()) if some else None,
+            variance=float(variance[chosen].mean()) if some else None,
+            between_nodes=float(mean[chosen].var()) if some else None,
+        )
     return found

@@ -1,15 +1,25 @@
-"""The whole analysis of a finished run, as one JSON object; `hmlet analyze` writes it into the run as analysis.json."""
+"""The whole analysis of finished runs: `hmlet analyze`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from hmlet.analysis import gates
 from hmlet.analysis.cached import cached_centralities
+from hmlet.analysis.result import (
+    ANALYSIS,
+    ANALYSIS_VERSION,
+    Analysis,
+    CentralityMethod,
+    DataIdentity,
+    Findings,
+    RelativeError,
+    SampledMethod,
+)
 from hmlet.analysis.similarity import class_cosine, edge_cosine, neighbour_cosine
 from hmlet.analysis.stability import stability
 from hmlet.analysis.verdict import explain
@@ -21,25 +31,26 @@ from hmlet.runs.choices import Choices
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.progress import Advance, silent
 
-FILE = "analysis.json"
-FORMAT_VERSION = 1
-CENTRALITIES = ("degree", "pagerank", "betweenness", "closeness")
-
 
 def analyse(
-    runs: Sequence[RunDirectory], data: Dataset, centrality: str = "exact", **options: Any
-) -> list[dict[str, Any]]:
-    """What `analysed` finds, which also has the options, written into each run."""
-    results = analysed(runs, data, centrality, **options)
+    runs: Sequence[RunDirectory],
+    data: Dataset,
+    centrality: str = "exact",
+    *,
+    device: torch.device | str = "cpu",
+    advance: Advance = silent,
+) -> list[Analysis]:
+    """What `analysed` finds, written into each run."""
+    results = analysed(runs, data, centrality, device=device, advance=advance)
     for run, result in zip(runs, results, strict=True):
         keep(run, result)
     return results
 
 
-def keep(run: RunDirectory, result: dict[str, Any]) -> None:
+def keep(run: RunDirectory, result: Analysis) -> None:
     """Write an analysis into its run."""
     with run.update():
-        run.write_json(FILE, result)
+        run.write_json(ANALYSIS, result.as_json())
 
 
 def analysed(
@@ -49,8 +60,8 @@ def analysed(
     *,
     device: torch.device | str = "cpu",
     advance: Advance = silent,
-) -> list[dict[str, Any]]:
-    """One analysis a run; with several runs of one model and data set, their stability as well.
+) -> list[Analysis]:
+    """One analysis per run; with several runs of one model and data set, their stability as well.
 
     `centrality` is exact, sampled:N (betweenness and closeness from N sources, with the error stated) or none.
     """
@@ -64,9 +75,11 @@ def analysed(
     )
     results = [study(run, chosen, graph, central) for run, chosen in zip(runs, choices, strict=True)]
     if len(runs) > 1:
-        agreed = stability([each.classes for each in choices])
-        agreed["seeds"] = [run.record.seed for run in runs]
-        results = [{**result, "stability": agreed} for result in results]
+        agreed = stability(
+            [each.classes for each in choices],
+            seeds=[run.record.seed for run in runs],
+        )
+        results = [replace(result, stability=agreed) for result in results]
     return results
 
 
@@ -97,57 +110,66 @@ def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> Choices:
     return choices
 
 
-def study(run: RunDirectory, choices: Choices, graph: Graph, central: Centralities | None) -> dict[str, Any]:
-    """The analysis of one run: of all nodes at the top, and the same of `users` and `items` apart."""
+def study(run: RunDirectory, choices: Choices, graph: Graph, central: Centralities | None) -> Analysis:
+    """The analysis of one run."""
     cosine = neighbour_cosine(graph, edge_cosine(graph, *run.factors()))
     measures: dict[str, gates.Values] = {"degree": graph.degree}
     if central is not None:
-        measures.update({name: getattr(central, name) for name in CENTRALITIES[1:]})
+        measures |= {"pagerank": central.pagerank, "betweenness": central.betweenness, "closeness": central.closeness}
 
-    def of(nodes: slice) -> dict[str, Any]:
+    def of(nodes: slice) -> Findings:
         part, each = choices.of(nodes), {name: values[nodes] for name, values in measures.items()}
         classes, count = part.classes, part.count
-        return {
-            "nodes": len(classes),
-            "gate_share": gates.gate_share(part),
-            "gate_probability": gates.gate_probability(part),
-            "class_size": gates.class_size(classes),
-            "degree_deciles": gates.degree_deciles(classes, each["degree"]),
-            "centrality_boxes": {name: gates.boxes(classes, values) for name, values in each.items()},
-            "neighbour_cosine": class_cosine(classes, cosine[0][nodes], cosine[1][nodes]),
-            "verdict": {name: explain(count, classes, values) for name, values in each.items()},
-            "degree_density": gates.degree_density(part, each["degree"]),
-        }
+        return Findings(
+            nodes=len(classes),
+            gate_share=gates.gate_share(part),
+            gate_probability=gates.gate_probability(part),
+            class_size=gates.class_size(classes),
+            degree_deciles=gates.degree_deciles(classes, each["degree"]),
+            centrality_boxes={name: gates.boxes(classes, values) for name, values in each.items()},
+            neighbour_cosine=class_cosine(classes, cosine[0][nodes], cosine[1][nodes]),
+            verdict={name: explain(count, classes, values) for name, values in each.items()},
+            degree_density=gates.degree_density(part, each["degree"]),
+        )
 
-    return {
-        "format_version": FORMAT_VERSION,
-        "model": run.record.model,
-        "seed": run.record.seed,
-        "data": {"name": run.record.data.name, "fingerprint": run.record.data.fingerprint},
-        "gated_layers": list(choices.layers),
-        "centrality_method": None if central is None else method(central),
-        **of(slice(None)),
-        "users": of(slice(0, graph.n_users)),
-        "items": of(slice(graph.n_users, None)),
-    }
+    return Analysis(
+        format_version=ANALYSIS_VERSION,
+        model=run.record.model,
+        seed=run.record.seed,
+        data=DataIdentity(run.record.data.name, run.record.data.fingerprint),
+        gated_layers=list(choices.layers),
+        centrality_method=None if central is None else method(central),
+        **vars(of(slice(None))),
+        users=of(slice(0, graph.n_users)),
+        items=of(slice(graph.n_users, None)),
+    )
 
 
-def method(central: Centralities) -> dict[str, Any]:
+def method(central: Centralities) -> CentralityMethod:
     """How betweenness and closeness were computed; from a sample, with the typical standard error of a node's value."""
-    about: dict[str, Any] = {
-        "exact": central.exact,
-        "sources": central.sources,
-        "nodes": len(central.degree),
-        "pagerank_damping": DAMPING,
-    }
-    if not central.exact:
-        for name in ("betweenness", "closeness"):
-            value, error = getattr(central, name), getattr(central, f"{name}_error")
-            some = np.isfinite(value) & np.isfinite(error) & (value > 0)
-            relative = error[some] / value[some]
-            about[f"{name}_relative_error"] = {
-                "median": float(np.median(relative)) if len(relative) else None,
-                "ninetieth_percentile": float(np.quantile(relative, 0.9)) if len(relative) else None,
-            }
-            about[f"{name}_unknown_nodes"] = int((~np.isfinite(value)).sum())
-    return about
+    sources, nodes = central.sources, len(central.degree)
+    if central.exact:
+        return CentralityMethod(True, sources, nodes, DAMPING)
+    return SampledMethod(
+        exact=False,
+        sources=sources,
+        nodes=nodes,
+        pagerank_damping=DAMPING,
+        betweenness_relative_error=_relative_error(central.betweenness, central.betweenness_error),
+        betweenness_unknown_nodes=_unknown(central.betweenness),
+        closeness_relative_error=_relative_error(central.closeness, central.closeness_error),
+        closeness_unknown_nodes=_unknown(central.closeness),
+    )
+
+
+def _relative_error(value: gates.Values, error: gates.Values) -> RelativeError:
+    some = np.isfinite(value) & np.isfinite(error) & (value > 0)
+    relative = error[some] / value[some]
+    if not len(relative):
+        return RelativeError(None, None)
+    return RelativeError(float(np.median(relative)), float(np.quantile(relative, 0.9)))
+
+
+def _unknown(value: gates.Values) -> int:
+    """How many nodes have no value."""
+    return int((~np.isfinite(value)).sum())

@@ -12,8 +12,8 @@ chance. Cliff's δ of neighbouring classes (FNL over PNL, PNL over FL) says whet
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,46 +23,66 @@ from hmlet.analysis.gates import Values
 from hmlet.runs.choices import CLASSES, Codes
 
 HOLDS, FAILS, WEAK = "holds", "does not hold", "too weak to say"
-SMALL_CLASS, LEVEL, SMALL_EFFECT = 30, 0.001, 0.1
+SMALL_CLASS, SIGNIFICANCE_LEVEL, SMALL_EFFECT = 30, 0.001, 0.1
 SMALL_STEP = 0.147  # below it, Cliff's δ is customarily called negligible
 
 
-def explain(count: npt.NDArray[np.int64], classes: Codes, values: Values) -> dict[str, Any]:
-    """The verdict on one centrality and the numbers behind it; what cannot be computed is None."""
+@dataclass(frozen=True)
+class Spearman:
+    """The rank correlation between a centrality and the number of non-linear choices."""
+
+    rho: float | None
+    p: float | None
+
+
+@dataclass(frozen=True)
+class KruskalWallis:
+    """The test over the classes, with its effect size."""
+
+    h: float | None
+    p: float | None
+    epsilon_squared: float | None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one centrality and the numbers behind it; a number that cannot be computed is None."""
+
+    verdict: str
+    spearman: Spearman
+    kruskal_wallis: KruskalWallis
+    cliffs_delta: dict[str, float | None]  # fnl_over_pnl, pnl_over_fl, fnl_over_fl
+
+    def judged(self, sizes: Mapping[str, int]) -> Judgement:
+        """The same numbers with the verdict of the rule above; `sizes` are the classes' nodes."""
+        return replace(self, verdict=_verdict(self.spearman, self.kruskal_wallis, self.cliffs_delta, sizes))
+
+
+def explain(count: npt.NDArray[np.int64], classes: Codes, values: Values) -> Judgement:
+    """Whether one centrality explains the classes."""
     finite = np.isfinite(values)
     count, classes, values = count[finite], classes[finite], np.asarray(values[finite], dtype=np.float64)
     groups = {name: values[classes == at] for at, name in enumerate(CLASSES)}
-    rho, rho_p = spearman(count, values)
-    h, h_p, epsilon_squared = kruskal_wallis([group for group in groups.values() if len(group)])
+    correlation = Spearman(*spearman(count, values))
+    test = KruskalWallis(*kruskal_wallis([group for group in groups.values() if len(group)]))
     steps = {
         f"{a}_over_{b}": cliffs_delta(groups[a], groups[b]) for a, b in (("fnl", "pnl"), ("pnl", "fl"), ("fnl", "fl"))
     }
-    numbers = {
-        "spearman": {"rho": rho, "p": rho_p},
-        "kruskal_wallis": {"h": h, "p": h_p, "epsilon_squared": epsilon_squared},
-        "cliffs_delta": steps,
-    }
-    return {"verdict": _verdict(numbers, {name: len(group) for name, group in groups.items()}), **numbers}
+    sizes = {name: len(group) for name, group in groups.items()}
+    return Judgement(_verdict(correlation, test, steps, sizes), correlation, test, steps)
 
 
-def judged(analysis: dict[str, Any]) -> dict[str, Any]:
-    """A run's analysis with verdicts by the rule above from its own numbers: it may have been written under another."""
-
-    def side(part: dict[str, Any]) -> dict[str, Any]:
-        sizes = {name: each["nodes"] for name, each in part["class_size"].items()}
-        found = {name: {**one, "verdict": _verdict(one, sizes)} for name, one in part["verdict"].items()}
-        return {**part, "verdict": found}
-
-    return {**side(analysis), **{name: side(analysis[name]) for name in ("users", "items")}}
-
-
-def _verdict(numbers: dict[str, Any], sizes: Mapping[str, int]) -> str:
-    rho, p = numbers["spearman"]["rho"], numbers["kruskal_wallis"]["p"]
+def _verdict(
+    correlation: Spearman, test: KruskalWallis, delta: Mapping[str, float | None], sizes: Mapping[str, int]
+) -> str:
+    rho, p = correlation.rho, test.p
     large = [name for name in CLASSES if sizes[name] >= SMALL_CLASS]
-    if len(large) < 2 or rho is None or p is None or p >= LEVEL or abs(rho) < SMALL_EFFECT:
+    if len(large) < 2 or rho is None or p is None or p >= SIGNIFICANCE_LEVEL or abs(rho) < SMALL_EFFECT:
         return WEAK
-    steps = [numbers["cliffs_delta"][f"{high}_over_{low}"] for high, low in pairwise(large)]
-    return HOLDS if rho > 0 and all(step >= SMALL_STEP for step in steps) else FAILS
+    steps = [delta[f"{high}_over_{low}"] for high, low in pairwise(large)]
+    if None in steps:  # the value of no node of a class is known
+        return WEAK
+    return HOLDS if rho > 0 and all(step >= SMALL_STEP for step in steps if step is not None) else FAILS
 
 
 def spearman(x: Values, y: Values) -> tuple[float | None, float | None]:

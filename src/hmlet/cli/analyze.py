@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
+
+if TYPE_CHECKING:
+    from hmlet.analysis.result import Analysis
 
 
 @app.command()
@@ -42,47 +45,43 @@ def analyze(
         except RunError as error:  # what was found is right, wherever it can be kept
             note(f"the analysis is not kept in {directory.path}: {error}")
     if as_json:
-        print_json(found[0] if len(found) == 1 else {**found[0], "runs": found})
+        first = found[0].as_json()
+        print_json(first if len(found) == 1 else {**first, "runs": [each.as_json() for each in found]})
         return
     for path, result in zip(runs, found, strict=True):
-        print_line(f"{path}: {result['model']} on {result['data']['name']}, {result['nodes']:,} nodes\n")
+        print_line(f"{path}: {result.model} on {result.data.name}, {result.nodes:,} nodes\n")
         _tell(result)
-    if agreed := found[0].get("stability"):
+    if agreed := found[0].stability:
         print_line(
-            f"{agreed['keep']:.1%} of the nodes keep their class in all {agreed['runs']} runs "
-            f"({agreed['keep_by_chance']:.1%} by chance; kappa {agreed['kappa']:.2f})"
+            f"{agreed.keep:.1%} of the nodes keep their class in all {agreed.runs} runs "
+            f"({agreed.keep_by_chance:.1%} by chance; kappa {agreed.kappa:.2f})"
         )
 
 
-def _tell(result: dict[str, Any]) -> None:
+def _tell(result: Analysis) -> None:
     """Three tables: choices per layer, classes, verdicts."""
     from hmlet.runs.choices import CLASSES
 
-    sides = [("all", result), ("users", result["users"]), ("items", result["items"])]
-    layers = [str(layer) for layer in result["gated_layers"]]
+    sides = [("all", result), ("users", result.users), ("items", result.items)]
+    layers = [str(layer) for layer in result.gated_layers]
     print_table(
         ["non-linear", *(f"layer {layer}" for layer in layers)],
-        [[name, *(f"{side['gate_share'][layer]:.1%}" for layer in layers)] for name, side in sides],
+        [[name, *(f"{side.gate_share[layer]:.1%}" for layer in layers)] for name, side in sides],
     )
     print_line()
     print_table(
         ["class", *(name.upper() for name in CLASSES)],
         [
-            *([name, *(f"{side['class_size'][each]['share']:.1%}" for each in CLASSES)] for name, side in sides),
-            ["neighbour cosine", *(_number(result["neighbour_cosine"][each]["mean"]) for each in CLASSES)],
+            *([name, *(f"{side.class_size[each].share:.1%}" for each in CLASSES)] for name, side in sides),
+            ["neighbour cosine", *(_number(result.neighbour_cosine[each].mean) for each in CLASSES)],
         ],
     )
     print_line()
     print_table(
         ["does it explain the class?", "verdict", "Spearman's rho", "epsilon²"],
         [
-            [
-                name,
-                one["verdict"],
-                _number(one["spearman"]["rho"]),
-                _number(one["kruskal_wallis"]["epsilon_squared"]),
-            ]
-            for name, one in result["verdict"].items()
+            [name, one.verdict, _number(one.spearman.rho), _number(one.kruskal_wallis.epsilon_squared)]
+            for name, one in result.verdict.items()
         ],
     )
     print_line()

@@ -35,8 +35,8 @@ def report(
     opened = [Run.open(path) for path in runs]
     with progress("comparing") as advance:
         try:
-            scores = [run.evaluate("test", "train", 20).as_json() for run in opened]
-            comparison = compare_runs(opened, advance=advance).as_json() if len(opened) > 1 else None
+            scores = [run.evaluate("test", "train", 20) for run in opened]
+            comparison = compare_runs(opened, advance=advance) if len(opened) > 1 else None
         except NothingHeldOut as error:  # the page has its other figures
             note(f"the report has no test scores: {error.message}")
             scores, comparison = [], None

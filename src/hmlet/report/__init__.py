@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hmlet.errors import MissingExtra
+from hmlet.ranking.evaluation import Evaluation
+from hmlet.ranking.statistics import Comparison
 from hmlet.report.material import read_material
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.files import put
@@ -18,13 +19,13 @@ def write_report(
     runs: Sequence[RunDirectory],
     out: Path,
     *,
-    comparison: dict[str, Any] | None = None,
-    scores: Sequence[dict[str, Any] | None] = (),
+    comparison: Comparison | None = None,
+    scores: Sequence[Evaluation] = (),
     figures: Path | None = None,
 ) -> list[Path]:
     """Write the page, and with `figures` every figure as SVG and PNG; the paths written, the page first.
 
-    `comparison` is what `hmlet compare --json` prints, `scores` what `hmlet evaluate --json` prints for each run.
+    `comparison` is between the runs; `scores` has each run's evaluation, or none.
     """
     try:
         from hmlet.report import figures as drawing

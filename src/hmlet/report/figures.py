@@ -19,7 +19,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from hmlet.report.material import VARIANTS, Material, paper
+from hmlet.analysis.gates import Box
+from hmlet.report.material import VARIANT_NAMES, Material
+from hmlet.report.paper import paper
 from hmlet.runs.choices import CLASSES
 
 # The page's variable of each colour. No two are equal, so that each can be found again in the finished SVG.
@@ -32,12 +34,19 @@ COLOURS = {
     "#009e73": "--fourth",
     "#cc79a7": "--fifth",
 }
-INK, LINE, FIRST, SECOND, THIRD, FOURTH, FIFTH = COLOURS
+INK, GRID, BLUE, ORANGE, GREY, GREEN, PINK = COLOURS
 LOOKS = {  # of each class: colour, hatch, label
     name: (colour, hatch, name.upper())
-    for name, colour, hatch in zip(CLASSES, (FIRST, SECOND, THIRD), ("//", "..", ""), strict=True)
+    for name, colour, hatch in zip(CLASSES, (BLUE, ORANGE, GREY), ("//", "..", ""), strict=True)
 }
-SERIES = [(FIRST, "-", "o"), (SECOND, "--", "s"), (FOURTH, "-.", "^"), (FIFTH, ":", "D"), (INK, (0, (1, 1)), "v")]
+Series = tuple[str, str | tuple[int, tuple[int, int]], str]  # a run's colour, line style and marker
+SERIES: list[Series] = [
+    (BLUE, "-", "o"),
+    (ORANGE, "--", "s"),
+    (GREEN, "-.", "^"),
+    (PINK, ":", "D"),
+    (INK, (0, (1, 1)), "v"),
+]
 WIDTH = 5.4  # inches: at a phone's width the text is still readable
 STYLE = {
     "font.family": "sans-serif",
@@ -49,7 +58,7 @@ STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": LINE,
+    "grid.color": GRID,
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -122,7 +131,7 @@ def _legend(axis: Any, columns: int) -> None:
 
 
 def learning(material: Material) -> Drawn | None:
-    """Loss and validation NDCG over the epochs, one line a run."""
+    """Loss and validation NDCG over the epochs, one line per run."""
     runs = [run for run in material.runs if run.metrics]
     if not runs:
         return None
@@ -142,7 +151,7 @@ def learning(material: Material) -> Drawn | None:
         return _finish(figure, "learning", "Learning curves", see)
 
 
-def _series(count: int) -> list[tuple[Any, Any, str]]:
+def _series(count: int) -> list[Series]:
     return [SERIES[at % len(SERIES)] for at in range(count)]
 
 
@@ -153,21 +162,22 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], li
 
 def variants(material: Material) -> Drawn | None:
     """Test NDCG@20 of the HMLET variants, beside the paper's bars for the same data."""
-    ours = {run.variant: run.scores["metrics"]["ndcg"] for run in material.runs if run.variant and run.scores}
-    theirs = paper()["variants_ndcg"].get(material.runs[0].data, {})
+    ours = {run.variant: run.scores["ndcg"] for run in material.runs if run.variant and run.scores}
+    theirs = paper().variants_ndcg.get(material.runs[0].data, {})
     if not ours or len(ours) + len(theirs) < 2:  # one bar shows nothing
         return None
     with _sheet(height=2.8) as (figure, (axis,)):
         for offset, values, colour, hatch, label in (
-            (-0.2, ours, FIRST, "//", "ours"),
-            (0.2, theirs, THIRD, "", "paper"),
+            (-0.2, ours, BLUE, "//", "ours"),
+            (0.2, theirs, GREY, "", "paper"),
         ):
-            at = [place + offset * bool(theirs) for place, name in enumerate(VARIANTS) if name in values]
-            heights = [values[name] for name in VARIANTS if name in values]
+            shift = offset if theirs else 0.0
+            at = [place + shift for place, name in enumerate(VARIANT_NAMES) if name in values]
+            heights = [values[name] for name in VARIANT_NAMES if name in values]
             if heights:
                 bars = axis.bar(at, heights, 0.36, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.6, label=label)
                 axis.bar_label(bars, fmt="%.4f", fontsize=8, padding=2)
-        axis.set_xticks(range(len(VARIANTS)), [name.capitalize() for name in VARIANTS])
+        axis.set_xticks(range(len(VARIANT_NAMES)), [name.capitalize() for name in VARIANT_NAMES])
         axis.set(ylabel="test NDCG@20", xlabel="HMLET variant (which layers are gated)", xlim=(-0.6, 3.6))
         axis.grid(axis="x", visible=False)
         _legend(axis, 2)
@@ -180,16 +190,16 @@ def deciles(material: Material) -> Drawn | None:
     run = material.analysed
     if run is None or run.analysis is None:
         return None
-    rows = run.analysis["degree_deciles"]
-    ours = {name: [100 * (row[name] or 0.0) for row in rows] for name in LOOKS}
-    panels = [(f"{run.label}, {run.data}", ours), ("paper, Amazon-Book", paper()["degree_deciles_percent"])]
+    shares = [row.shares for row in run.analysis.degree_deciles]
+    ours = {name: [100 * (each[name] or 0.0) for each in shares] for name in LOOKS}
+    panels = [(f"{run.label}, {run.data}", ours), ("paper, Amazon-Book", paper().degree_deciles_percent)]
     with _sheet(2, 1, 5.2) as (figure, axes):
-        for axis, (title, shares) in zip(axes, panels, strict=True):
+        for axis, (title, percent) in zip(axes, panels, strict=True):
             bottom = [0.0] * 10
             for name, (colour, hatch, label) in LOOKS.items():
                 style = {"color": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.5}
-                axis.bar(range(1, 11), shares[name], 0.84, bottom=bottom, label=label, **style)
-                bottom = [low + part for low, part in zip(bottom, shares[name], strict=True)]
+                axis.bar(range(1, 11), percent[name], 0.84, bottom=bottom, label=label, **style)
+                bottom = [low + part for low, part in zip(bottom, percent[name], strict=True)]
             axis.set_title(title, fontsize=10, loc="left")
             axis.set(ylabel="share of nodes", ylim=(0, 100), xticks=range(1, 11))
             axis.yaxis.set_major_formatter(PercentFormatter(decimals=0))
@@ -205,10 +215,10 @@ def boxes(material: Material) -> Drawn | None:
     run = material.analysed
     if run is None or run.analysis is None:
         return None
-    found = run.analysis["centrality_boxes"]
+    found = run.analysis.centrality_boxes
     with _sheet(max(1, (len(found) + 1) // 2), 2, 2.4 * ((len(found) + 1) // 2)) as (figure, axes):
         for axis, (name, classes) in zip(axes, found.items(), strict=False):
-            present = [each for each in LOOKS if classes[each]["nodes"]]
+            present = [each for each in LOOKS if classes[each].nodes]
             drawn = axis.bxp(
                 [_box(classes[each], LOOKS[each][2]) for each in present],
                 showfliers=False,
@@ -230,31 +240,34 @@ def boxes(material: Material) -> Drawn | None:
         return _finish(figure, "boxes", "Centrality by class", see)
 
 
-def _box(values: dict[str, Any], label: str) -> dict[str, Any]:
-    keys = {"whislo": "lower_whisker", "q1": "lower_quartile", "med": "median", "q3": "upper_quartile"}
+def _box(box: Box, label: str) -> dict[str, str | float | None]:
+    """A box under matplotlib's names."""
     return {
-        "label": f"{label}\n{values['nodes']:,}",
-        "whishi": values["upper_whisker"],
-        **{to: values[of] for to, of in keys.items()},
+        "label": f"{label}\n{box.nodes:,}",
+        "whislo": box.lower_whisker,
+        "q1": box.lower_quartile,
+        "med": box.median,
+        "q3": box.upper_quartile,
+        "whishi": box.upper_whisker,
     }
 
 
 def density(material: Material) -> Drawn | None:
-    """How many nodes of a degree have which non-linear probability, a panel a gated layer."""
+    """How many nodes of a degree have which non-linear probability, one panel per gated layer."""
     run = material.analysed
     if run is None or run.analysis is None:
         return None
-    found = run.analysis["degree_density"]
-    steps = [at / found["probability_bins"] for at in range(found["probability_bins"] + 1)]
-    layers = list(found["counts"])
-    most = max(2, *(cell for grid in found["counts"].values() for row in grid for cell in row))
+    found = run.analysis.degree_density
+    steps = [at / found.probability_bins for at in range(found.probability_bins + 1)]
+    layers = list(found.counts)
+    most = max(2, *(cell for grid in found.counts.values() for row in grid for cell in row))
     rows = (len(layers) + 1) // 2
     with _sheet(rows, min(2, len(layers)), 2.6 * rows) as (figure, axes):
         for axis, layer in zip(axes, layers, strict=False):
-            turned = [[cell or None for cell in column] for column in zip(*found["counts"][layer], strict=True)]
+            turned = [[cell or None for cell in column] for column in zip(*found.counts[layer], strict=True)]
             values = [[float("nan") if cell is None else cell for cell in row] for row in turned]
             # Dark is many in a light page and in print; a colour scale of growing lightness can be read in grey.
-            mesh = axis.pcolormesh(found["degree_edges"], steps, values, cmap="cividis_r", norm=LogNorm(1, most))
+            mesh = axis.pcolormesh(found.degree_edges, steps, values, cmap="cividis_r", norm=LogNorm(1, most))
             axis.set(xscale="log", xlabel="degree", ylim=(0, 1))
             axis.set_title(f"layer {layer}", fontsize=10)
             axis.axhline(0.5, color=INK, linewidth=0.8, linestyle="--")

@@ -1,20 +1,19 @@
-"""What a report is made of: each run's files as they are, and the paper's numbers."""
+"""What a report is made of: the content of each run's files, and what was measured of them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from hmlet.analysis.verdict import judged
+from hmlet.analysis.result import ANALYSIS, Analysis
+from hmlet.ranking.evaluation import Evaluation
+from hmlet.ranking.statistics import Comparison
 from hmlet.runs.comparison import label_runs
 from hmlet.runs.directory import Epoch, RunDirectory
 from hmlet.runs.record import RunRecord
 
-VARIANTS = ("all", "front", "middle", "end")
+VARIANT_NAMES = ("all", "front", "middle", "end")
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,14 @@ class RunMaterial:
     record: RunRecord
     config: str
     metrics: list[Epoch]
-    analysis: dict[str, Any] | None
-    scores: dict[str, Any] | None
+    analysis: Analysis | None
+    scores: Mapping[str, float] | None  # means of the metrics on the held-out part
 
     @property
     def variant(self) -> str | None:
         """all, front, middle or end; None for another model."""
         name = self.record.model.removeprefix("hmlet-")
-        return name if name in VARIANTS else None
+        return name if name in VARIANT_NAMES else None
 
     @property
     def data(self) -> str:
@@ -44,7 +43,8 @@ class Material:
     """All runs of a page, and the comparison between them."""
 
     runs: list[RunMaterial]
-    comparison: dict[str, Any] | None
+    comparison: Comparison | None = None
+    evaluation: Evaluation | None = None  # the first run's; every run's scores were measured in the same way
 
     @property
     def analysed(self) -> RunMaterial | None:
@@ -52,26 +52,21 @@ class Material:
         return next((run for run in self.runs if run.analysis), None)
 
 
-@cache
-def paper() -> dict[str, Any]:
-    """The numbers of the paper's tables and figures."""
-    found: dict[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
-    return found
-
-
 def read_material(
-    runs: Sequence[RunDirectory], comparison: dict[str, Any] | None, scores: Sequence[dict[str, Any] | None]
+    runs: Sequence[RunDirectory], comparison: Comparison | None = None, evaluations: Sequence[Evaluation] = ()
 ) -> Material:
-    """The content of finished runs' files, every one checked as it is read."""
-    padded = [*scores, *[None] * (len(runs) - len(scores))]
+    """The content of finished runs' files, each checked as it is read; `evaluations` has one for each run, or none."""
+    scores = [each.metrics for each in evaluations] if evaluations else [None] * len(runs)
     return Material(
-        [_read(run, label, score) for run, label, score in zip(runs, _labels(runs), padded, strict=True)], comparison
+        [_read(run, label, score) for run, label, score in zip(runs, _labels(runs), scores, strict=True)],
+        comparison,
+        next(iter(evaluations), None),
     )
 
 
-def _read(run: RunDirectory, label: str, scores: dict[str, Any] | None) -> RunMaterial:
+def _read(run: RunDirectory, label: str, scores: Mapping[str, float] | None) -> RunMaterial:
     run.require_finished()
-    analysis = judged(run.read_json("analysis.json")) if run.has("analysis.json") else None
+    analysis = Analysis.from_json(run.read_bytes(ANALYSIS), str(run.path / ANALYSIS)) if run.has(ANALYSIS) else None
     return RunMaterial(label, run.record, run.read_bytes("config.toml").decode(), run.metrics(), analysis, scores)
 
 

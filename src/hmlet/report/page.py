@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
+from hmlet.analysis.result import Analysis, SampledMethod
 from hmlet.ranking.statistics import TABLE, TITLES
 from hmlet.report.figures import LOOKS, Drawn
-from hmlet.report.material import Material, RunMaterial, paper
+from hmlet.report.material import Material, RunMaterial
+from hmlet.report.paper import paper
 
-METRICS = {name: TITLES[name] for name in TABLE}
-NAMES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
+METRIC_TITLES = {name: TITLES[name] for name in TABLE}
+CENTRALITY_TITLES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
 # A report may be opened anywhere: nothing is to be fetched, and nothing in it is a program.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 MARKS = {"holds": "yes", "does not hold": "no", "too weak to say": "weak"}
@@ -63,10 +64,10 @@ def _lead(material: Material) -> str:
         return (
             "The runs' gates have not been analysed, so the page has no gate sections: `hmlet analyze RUN` adds them."
         )
-    sizes = run.analysis["class_size"]
-    shares = ", ".join(f"{name.upper()} {sizes[name]['share']:.1%}" for name in LOOKS)
+    sizes = run.analysis.class_size
+    shares = ", ".join(f"{name.upper()} {sizes[name].share:.1%}" for name in LOOKS)
     return (
-        f"Of {run.analysis['nodes']:,} users and items, by what the gates of {run.label} chose: {shares}. "
+        f"Of {run.analysis.nodes:,} users and items, by what the gates of {run.label} chose: {shares}. "
         "FNL nodes pass every gated layer by the non-linear branch, FL nodes none, PNL nodes some."
     )
 
@@ -145,70 +146,72 @@ def percent(value: float | None) -> str:
 
 def scores_table(material: Material) -> str | None:
     """Each run's metrics on held-out data, beside the paper's main table."""
-    runs = [run for run in material.runs if run.scores]
-    if not runs:
+    about = material.evaluation
+    if about is None:
         return None
-    about = runs[0].scores or {}
-    titles = [f"{name}@{about['k']}" for name in METRICS.values()]
-    rows: list[list[object]] = [
-        [run.label, *(f"{(run.scores or {})['metrics'][name]:.4f}" for name in METRICS)] for run in runs
-    ]
+    runs = [(run, run.scores) for run in material.runs if run.scores]
+    titles = [f"{name}@{about.k}" for name in METRIC_TITLES.values()]
+    rows: list[list[object]] = [[run.label, *(f"{scores[name]:.4f}" for name in METRIC_TITLES)] for run, scores in runs]
     columns, quoted = ["model", *titles], range(0)
-    if theirs := paper()["main_table"].get(runs[0].data):
+    if theirs := paper().main_table.get(material.runs[0].data):
         columns, quoted = [*columns, *(f"paper's {title}" for title in titles)], range(4, 7)
-        for row, run in zip(rows, runs, strict=True):
-            row += [f"{value:.4f}" for value in theirs[run.record.model]] if run.record.model in theirs else ["–"] * 3
-    see = f"Full ranking on {about['split']}, {about['users']:,} users, items of {about['mask']} left out."
+        for row, (run, _) in zip(rows, runs, strict=True):
+            row += (
+                [f"{value:.4f}" for value in theirs[run.record.model]]
+                if run.record.model in theirs
+                else ["–"] * 3
+            )
+    see = f"Full ranking on {about.split}, {len(about.users):,} users, items of {about.mask} left out."
     return table("Accuracy", see, columns, rows, quoted, wide=bool(quoted))
 
 
 def comparison_table(material: Material) -> str | None:
     """The best run against each other one: difference, p-values, effect size and interval."""
     found = material.comparison
-    if not found:
+    if found is None:
         return None
     rows = []
-    for name, title in METRICS.items():
-        metric = found["metrics"][name]
-        for other, paired in metric["against"].items():
-            low, high = paired["interval"]
+    for name, title in METRIC_TITLES.items():
+        metric = found.metrics[name]
+        for other, paired in metric.against.items():
+            low, high = paired.interval
             rows.append(
                 [
-                    f"{title}: {metric['best']} over {other}",
-                    "–" if paired["difference_percent"] is None else f"{paired['difference_percent']:+.2f} %",
-                    p_value(paired["t_test_p"]),
-                    p_value(paired["wilcoxon_p"]),
-                    number(paired["effect_size"]),
+                    f"{title}: {metric.best} over {other}",
+                    "–" if paired.difference_percent is None else f"{paired.difference_percent:+.2f} %",
+                    p_value(paired.t_test_p),
+                    p_value(paired.wilcoxon_p),
+                    number(paired.effect_size),
                     f"{low:+.5f} … {high:+.5f}",
                 ]
             )
     columns = ["best model", "difference", "p (t-test)", "p (Wilcoxon)", "effect size", "95 % interval"]
-    return table("Is the best model better?", str(found.get("conclusion", "")), columns, rows, wide=True)
+    return table("Is the best model better?", found.conclusion(), columns, rows, wide=True)
 
 
-def share_table(run: RunMaterial, found: dict[str, Any]) -> str:
-    layers = [str(layer) for layer in found["gated_layers"]]
-    theirs = paper()["gate_share_percent"].get(run.variant or "")
+def share_table(run: RunMaterial, found: Analysis) -> str:
+    layers = [str(layer) for layer in found.gated_layers]
+    theirs = paper().gate_share_percent.get(run.variant or "")
     rows = []
     for layer in layers:
         quoted = theirs[int(layer) - 1] if theirs and int(layer) <= len(theirs) else None
-        shares = [percent(side["gate_share"][layer]) for side in (found, found["users"], found["items"])]
-        mean = number(found["gate_probability"][layer]["mean"])
+        shares = [percent(side.gate_share[layer]) for side in (found, found.users, found.items)]
+        mean = number(found.gate_probability[layer].mean)
         rows.append([f"layer {layer}", *shares, mean, "–" if quoted is None else f"{quoted:.1f}%"])
     see = "The share of nodes that choose the non-linear branch, and the mean probability behind the choices."
     columns = ["", "all", "users", "items", "probability", "paper (Amazon-Book)"]
     return table("Non-linear choices per layer", see, columns, rows, [5])
 
 
-def size_table(run: RunMaterial, found: dict[str, Any]) -> str:
-    theirs, data = paper()["class_size_percent"].get(run.data), run.data
+def size_table(run: RunMaterial, found: Analysis) -> str:
+    theirs, data = paper().class_size_percent.get(run.data), run.data
     if theirs is None:
-        theirs, data = paper()["class_size_percent"]["amazon-book"], "Amazon-Book"
+        theirs, data = paper().class_size_percent["amazon-book"], "Amazon-Book"
     rows = [
         [
             label,
-            f"{found['class_size'][name]['nodes']:,}",
-            *(percent(side["class_size"][name]["share"]) for side in (found, found["users"], found["items"])),
+            f"{found.class_size[name].nodes:,}",
+            *(percent(side.class_size[name].share) for side in (found, found.users, found.items)),
             f"{theirs[name]:.1f}%",
         ]
         for name, (_, _, label) in LOOKS.items()
@@ -217,19 +220,18 @@ def size_table(run: RunMaterial, found: dict[str, Any]) -> str:
     return table("Class sizes", see, ["", "nodes", "all", "users", "items", f"paper ({data})"], rows, [5])
 
 
-def verdict_table(found: dict[str, Any]) -> str:
+def verdict_table(found: Analysis) -> str:
     rows = []
-    for side, label in ((found, ""), (found["users"], "users: "), (found["items"], "items: ")):
-        for name, one in side["verdict"].items():
-            verdict = one["verdict"]
+    for side, label in ((found, ""), (found.users, "users: "), (found.items, "items: ")):
+        for name, one in side.verdict.items():
             rows.append(
                 [
-                    label + NAMES[name],
-                    Cell(f'<span class="{MARKS[verdict]}">{escape(verdict)}</span>'),
-                    number(one["spearman"]["rho"]),
-                    p_value(one["kruskal_wallis"]["p"]),
-                    number(one["kruskal_wallis"]["epsilon_squared"]),
-                    *(number(one["cliffs_delta"][step]) for step in ("fnl_over_pnl", "pnl_over_fl")),
+                    label + CENTRALITY_TITLES[name],
+                    Cell(f'<span class="{MARKS[one.verdict]}">{escape(one.verdict)}</span>'),
+                    number(one.spearman.rho),
+                    p_value(one.kruskal_wallis.p),
+                    number(one.kruskal_wallis.epsilon_squared),
+                    *(number(one.cliffs_delta[step]) for step in ("fnl_over_pnl", "pnl_over_fl")),
                 ]
             )
     see = (
@@ -245,55 +247,47 @@ def verdict_table(found: dict[str, Any]) -> str:
     )
 
 
-def box_table(found: dict[str, Any]) -> str:
-    theirs, rows = paper()["centrality_boxes"], []
-    for name, classes in found["centrality_boxes"].items():
+def box_table(found: Analysis) -> str:
+    theirs, rows = paper().centrality_boxes, []
+    for name, classes in found.centrality_boxes.items():
         for each, (_, _, label) in LOOKS.items():
             one = classes[each]
             quoted = number(theirs[name][each][2]) if name in theirs else "–"
-            ends = [number(one[end]) for end in ("lower_quartile", "upper_quartile")]
-            quartiles = "–" if one["median"] is None else " … ".join(ends)
-            rows.append([f"{NAMES[name]}, {label}", number(one["median"]), quartiles, quoted])
-    method = found["centrality_method"]
+            quartiles = "–" if not one.nodes else f"{number(one.lower_quartile)} … {number(one.upper_quartile)}"
+            rows.append([f"{CENTRALITY_TITLES[name]}, {label}", number(one.median), quartiles, quoted])
+    method = found.centrality_method
     see = "Medians of the boxes; the paper's are of Amazon-Book, so compare their order, not their size."
-    if method and not method["exact"]:
-        error = method["betweenness_relative_error"]["median"]
-        see += f" From {method['sources']:,} of {method['nodes']:,} sources: "
+    if isinstance(method, SampledMethod):
+        error = method.betweenness_relative_error.median
+        see += f" From {method.sources:,} of {method.nodes:,} sources: "
         see += f"the typical standard error of a node's betweenness is {percent(error)}."
     return table("Centrality by class, in numbers", see, ["", "median", "quartiles", "paper's median"], rows, [3])
 
 
-def cosine_table(found: dict[str, Any]) -> str:
-    theirs, rows = paper()["neighbour_cosine"], []
+def cosine_table(found: Analysis) -> str:
+    theirs, rows = paper().neighbour_cosine, []
     for each, (_, _, label) in LOOKS.items():
-        one = found["neighbour_cosine"][each]
-        rows.append(
-            [
-                label,
-                number(one["mean"], 4),
-                number(theirs["mean"][each], 4),
-                number(one["variance"]),
-                number(theirs["variance"][each]),
-            ]
-        )
+        one = found.neighbour_cosine[each]
+        means = [number(one.mean, 4), number(theirs.mean[each], 4)]
+        rows.append([label, *means, number(one.variance), number(theirs.variance[each])])
     see = "A low mean and a high variance mean neighbours of many kinds; the paper finds that for FNL."
     columns = ["", "mean", "paper (Amazon-Book)", "variance", "paper (Amazon-Book)"]
     return table("Cosine similarity to direct neighbours", see, columns, rows, [2, 4])
 
 
-def stability_table(found: dict[str, Any]) -> str | None:
-    one = found.get("stability")
-    if not one:
+def stability_table(found: Analysis) -> str | None:
+    one = found.stability
+    if one is None:
         return None
     rows = [
-        ["nodes that keep their class in all runs", percent(one["keep"]), percent(one["keep_by_chance"])],
-        ["agreement of two runs", percent(one["agreement"]), f"kappa {one['kappa']:.2f}"],
+        ["nodes that keep their class in all runs", percent(one.keep), percent(one.keep_by_chance)],
+        ["agreement of two runs", percent(one.agreement), f"kappa {one.kappa:.2f}"],
         *(
-            [f"{label} in one run, {label} in another", percent(one["stays"][each]), ""]
+            [f"{label} in one run, {label} in another", percent(one.stays[each]), ""]
             for each, (_, _, label) in LOOKS.items()
         ),
     ]
-    see = f"{one['runs']} runs that differ in the seed. Near the chance level, a class says little about a node."
+    see = f"{one.runs} runs that differ in the seed. Near the chance level, a class says little about a node."
     return table("Stability over seeds", see, ["", "share", "by chance"], rows)
 
 

@@ -101,18 +101,18 @@ def figures(tables: Tables, prefix: str) -> dict[str, str]:
     """The paper's figures from the records: first seeds' learning curves, and HMLET(End)'s gates."""
     first = [row.records[0].material(row.cell.label) for row in tables.main.values() if row.records]
     variants = [
-        row.records[0].material(row.cell.label, {"metrics": {"ndcg": found.mean}})
+        row.records[0].material(row.cell.label, {"ndcg": found.mean})
         for row in tables.rows("variants")
         if (found := row.spread()) is not None
     ]
     gated = [record.material("HMLET(End)") for record in tables.analysed[:1]]
     drawn = [
-        drawing.learning(Material(first[: len(drawing.SERIES)], None)) if first else None,
-        drawing.variants(Material(variants, None)) if variants else None,
+        drawing.learning(Material(first[: len(drawing.SERIES)])) if first else None,
+        drawing.variants(Material(variants)) if variants else None,
     ]
     if gated:
         gates = (drawing.deciles, drawing.boxes, drawing.density, drawing.gates_over_time)
-        drawn += [draw(Material(gated, None)) for draw in gates]
+        drawn += [draw(Material(gated)) for draw in gates]
     # Ids are made of a figure's name, and no two on a page may be alike.
     return {each.name: figure(replace(each, name=prefix + each.name)) for each in drawn if each is not None}
 
@@ -121,7 +121,8 @@ def _gate_tables(tables: Tables) -> list[str | None]:
     if not tables.analysed:
         return [None]
     run = tables.analysed[0].material("HMLET(End)")
-    found = {**(run.analysis or {}), "stability": tables.stability}
+    assert run.analysis is not None
+    found = replace(run.analysis, stability=tables.stability)
     return [
         share_table(run, found),
         size_table(run, found),
@@ -135,7 +136,7 @@ def _gate_tables(tables: Tables) -> list[str | None]:
 def _environment(tables: Tables) -> str | None:
     """Where the first seeds were trained."""
     runs = [row.records[0].material(row.cell.label) for row in tables.main.values() if row.records]
-    return environment_table(Material(runs, None)) if runs else None
+    return environment_table(Material(runs)) if runs else None
 
 
 def _records(tables: Tables) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmlet.analysis.verdict import judged
+from hmlet.analysis.result import ANALYSIS, Analysis
 from hmlet.config import Recipe
 from hmlet.data.dataset import read_parquet
 from hmlet.errors import DataError, RunError
@@ -34,7 +34,7 @@ from hmlet.runs.record import RECORD
 from hmlet.system.files import replacing
 
 SCORES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
-WALL, PAIRED, ANALYSIS, CLASSES, NOISY = "wall.json", "paired.parquet", "analysis.json", "classes.parquet", "noisy.json"
+WALL, PAIRED, CLASSES, NOISY = "wall.json", "paired.parquet", "classes.parquet", "noisy.json"
 FILES = ("config.toml", RECORD, "metrics.jsonl", *SCORES.values(), WALL, PAIRED, ANALYSIS, CLASSES, NOISY)
 TESTED = ("ndcg", "recall", "precision")
 K = 20
@@ -102,8 +102,10 @@ class Record:
         return Evaluation("test", "train", K, table["user"].to_numpy().astype(np.int64), values, float("nan"))
 
     @cached_property
-    def analysis(self) -> dict[str, Any] | None:
-        return judged(_json(self.run, ANALYSIS)) if self.run.has(ANALYSIS) else None
+    def analysis(self) -> Analysis | None:
+        if not self.run.has(ANALYSIS):
+            return None
+        return Analysis.from_json(_content(self.run, ANALYSIS), str(self.path / ANALYSIS))
 
     @cached_property
     def classes(self) -> Codes | None:
@@ -121,7 +123,7 @@ class Record:
         needed = [*SCORES.values(), *[PAIRED] * planned.tested, *[CLASSES, NOISY] * planned.gated]
         return all(self.run.has(name) for name in [*needed, *[ANALYSIS] * planned.analysed])
 
-    def material(self, label: str, scores: dict[str, Any] | None = None) -> RunMaterial:
+    def material(self, label: str, scores: Mapping[str, float] | None = None) -> RunMaterial:
         """The record as the report's figures want it."""
         config = _content(self.run, "config.toml").decode()
         return RunMaterial(label, self.run.record, config, self.run.metrics(), self.analysis, scores)

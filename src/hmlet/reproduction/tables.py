@@ -6,16 +6,17 @@ Nothing here knows whether a page or a Markdown file will show it, and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
-from hmlet.analysis.stability import stability
-from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
+from hmlet.analysis.gates import ClassSize, DegreeDecile
+from hmlet.analysis.similarity import ClassCosine
+from hmlet.analysis.stability import Stability, stability
+from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, Judgement
 from hmlet.ranking.statistics import SIGNIFICANT, Paired, Spread, one_against_others, spread, welch_test
-from hmlet.report.material import paper
+from hmlet.report.paper import paper
 from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Cell, Choice, named
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
 from hmlet.runs.choices import CLASSES
@@ -101,10 +102,9 @@ class Tables:
 
     def _quoted(self, cell: Cell) -> tuple[float, ...] | None:
         if cell.table == "main":
-            values = paper()["main_table"].get(self.dataset, {}).get(cell.model)
-            return None if values is None else tuple(values)
+            return paper().main_table.get(self.dataset, {}).get(cell.model)
         if cell.table == "variants":
-            value = paper()["variants_ndcg"].get(self.dataset, {}).get(cell.model.removeprefix("hmlet-"))
+            value = paper().variants_ndcg.get(self.dataset, {}).get(cell.model.removeprefix("hmlet-"))
             return None if value is None else (value,)
         return None
 
@@ -152,11 +152,12 @@ class Tables:
         return [record for record in row.records if record.analysis] if row else []
 
     @cached_property
-    def stability(self) -> dict[str, Any] | None:
+    def stability(self) -> Stability | None:
         """How many nodes keep their class over the seeds; None for fewer than two."""
         row = self.main.get(OURS)
-        classes = [record.classes for record in row.records if record.classes is not None] if row else []
-        return stability(classes) if len(classes) > 1 else None
+        records = row.records if row else ()
+        classes = {record.recipe.seed: record.classes for record in records if record.classes is not None}
+        return stability(list(classes.values()), seeds=list(classes)) if len(classes) > 1 else None
 
     def cost(self) -> list[tuple[str, int, float]]:
         """Device, runs and minutes of every record that stands in a table, each run once."""
@@ -194,7 +195,7 @@ class Tables:
         return Claim(about, says, means, HOLDS if all(row.verdict(each) == REACHED for each in TESTED) else FAILS)
 
     def _gain_claim(self) -> Claim:
-        theirs = paper()["improvement_percent"].get(self.dataset)
+        theirs = paper().improvement_percent.get(self.dataset)
         says = "yes" if theirs is None else f"yes, by {theirs[0]:.2f} % NDCG"
         about, best = "HMLET(End) beats every baseline", self.best_baseline()
         wanted = [row for row in self.main.values() if not row.cell.model.startswith("hmlet")]
@@ -218,10 +219,10 @@ class Tables:
         return Claim(about, says, ours, HOLDS if clearly_apart(rows[0], rows[1]) else WEAK)
 
     def _gate_claims(self) -> list[Claim]:
-        sizes = paper()["class_size_percent"].get(self.dataset)
+        sizes = paper().class_size_percent.get(self.dataset)
         says = "FL is the smallest class" if sizes is None else _sizes({name: sizes[name] / 100 for name in CLASSES})
         names = {"pagerank": "PageRank", "betweenness": "Betweenness", "closeness": "Closeness"}
-        chosen = paper()["gate_share_percent"]["end"][2:]
+        chosen = paper().gate_share_percent["end"][2:]
         abouts = [
             ("Non-linear choices at layers 3 / 4", f"{chosen[0]:.1f} % / {chosen[1]:.1f} % (Amazon-Book)"),
             (f"Class sizes FNL / PNL / FL, each within {NEAR} points", says),
@@ -229,15 +230,15 @@ class Tables:
             *((f"{name} falls from FNL over PNL to FL", "yes (Amazon-Book)") for name in names.values()),
             ("FNL's neighbours are the most varied: lowest mean cosine, highest variance", "yes (Amazon-Book)"),
         ]
-        if not self.analysed:
+        found = self.analysed[0].analysis if self.analysed else None
+        if found is None:
             return [Claim(about, said, NOT_RUN, NOT_RUN) for about, said in abouts]
-        found = self.analysed[0].analysis or {}
         answers = [
-            self._share_answer(found, chosen),
-            _size_answer(found, sizes),
-            _decile_answer(found["degree_deciles"]),
-            *(_centrality_answer(found["verdict"].get(name)) for name in names),
-            _cosine_answer(found["neighbour_cosine"]),
+            self._share_answer(found.gate_share, chosen),
+            _size_answer(found.class_size, sizes),
+            _decile_answer(found.degree_deciles),
+            *(_centrality_answer(found.verdict.get(name)) for name in names),
+            _cosine_answer(found.neighbour_cosine),
         ]
         return [Claim(about, said, *answer) for (about, said), answer in zip(abouts, answers, strict=True)]
 
@@ -246,15 +247,15 @@ class Tables:
         about, found = "A node has one class whatever the seed", self.stability
         if found is None:
             return Claim(about, NO_NUMBER, NOT_RUN, NOT_RUN)
-        chance = f"{100 * found['keep_by_chance']:.1f} % by chance, κ = {found['kappa']:.2f}"
-        text = f"{100 * found['keep']:.1f} % of nodes over {found['runs']} seeds ({chance})"
+        chance = f"{100 * found.keep_by_chance:.1f} % by chance, κ = {found.kappa:.2f}"
+        text = f"{100 * found.keep:.1f} % of nodes over {found.runs} seeds ({chance})"
         return Claim(about, NO_NUMBER, text, NO_NUMBER)
 
-    def _share_answer(self, found: dict[str, Any], theirs: list[float]) -> tuple[str, str]:
+    def _share_answer(self, found: Mapping[str, float], theirs: Sequence[float]) -> tuple[str, str]:
         """Near the paper's shares on its own set; on another one there is nothing to compare with."""
-        ours = [100 * share for share in found["gate_share"].values()]
+        ours = [100 * share for share in found.values()]
         text = " / ".join(f"{share:.1f} %" for share in ours)
-        if self.dataset != paper()["gate_share_percent"]["data"]:
+        if self.dataset != paper().gates_data:
             return text, NO_NUMBER
         near = len(ours) == len(theirs) and all(abs(a - b) <= NEAR for a, b in zip(ours, theirs, strict=True))
         return text, HOLDS if near else FAILS
@@ -299,45 +300,45 @@ def _sizes(shares: Mapping[str, float]) -> str:
     return " / ".join(f"{100 * shares[name]:.1f} %" for name in CLASSES)
 
 
-def _size_answer(found: dict[str, Any], theirs: Mapping[str, float] | None) -> tuple[str, str]:
+def _size_answer(found: Mapping[str, ClassSize], theirs: Mapping[str, float] | None) -> tuple[str, str]:
     """Agrees where every class is near the paper's size; without numbers of this set, where FL is the smallest."""
-    shares = {name: found["class_size"][name]["share"] for name in CLASSES}
+    shares = {name: found[name].share for name in CLASSES}
     if theirs is None:
         return _sizes(shares), HOLDS if min(shares, key=lambda name: shares[name]) == "fl" else FAILS
     near = all(abs(100 * shares[name] - theirs[name]) <= NEAR for name in CLASSES)
     return _sizes(shares), HOLDS if near else FAILS
 
 
-def _decile_answer(rows: list[dict[str, Any]]) -> tuple[str, str]:
+def _decile_answer(rows: Sequence[DegreeDecile]) -> tuple[str, str]:
     """Compares the lowest decile with the highest; where no node is FL, half of the claim cannot be tested."""
-    some = [row for row in rows if row["fnl"] is not None]
+    some = [(row.fnl, row.fl) for row in rows if row.fnl is not None and row.fl is not None]
     if len(some) < 2:
         return "too few degrees", WEAK
-    low, high = some[0], some[-1]
-    text = "; ".join(f"{name.upper()} {low[name]:.1%} → {high[name]:.1%}" for name in ("fnl", "fl"))
-    text = f"lowest to highest decile: {text}"
-    if high["fnl"] <= low["fnl"]:
+    (low_fnl, low_fl), (high_fnl, high_fl) = some[0], some[-1]
+    text = f"lowest to highest decile: FNL {low_fnl:.1%} → {high_fnl:.1%}; FL {low_fl:.1%} → {high_fl:.1%}"
+    if high_fnl <= low_fnl:
         return text, FAILS
-    if all(row["fl"] == 0 for row in some):
+    if all(fl == 0 for _, fl in some):
         return text, WEAK
-    return text, HOLDS if high["fl"] < low["fl"] else FAILS
+    return text, HOLDS if high_fl < low_fl else FAILS
 
 
-def _centrality_answer(found: dict[str, Any] | None) -> tuple[str, str]:
+def _centrality_answer(found: Judgement | None) -> tuple[str, str]:
     if found is None:
         return NOT_RUN, NOT_RUN
-    rho = found["spearman"]["rho"]
-    return ("–" if rho is None else f"Spearman's ρ = {rho:.2f}"), str(found["verdict"])
+    rho = found.spearman.rho
+    return ("–" if rho is None else f"Spearman's ρ = {rho:.2f}"), found.verdict
 
 
-def _cosine_answer(found: dict[str, Any]) -> tuple[str, str]:
-    present = [name for name in CLASSES if found[name]["mean"] is not None]
+def _cosine_answer(found: Mapping[str, ClassCosine]) -> tuple[str, str]:
+    present = [
+        (name, each.mean, each.variance)
+        for name in CLASSES
+        if (each := found[name]).mean is not None and each.variance is not None
+    ]
     if len(present) < 2:
         return "fewer than two classes", WEAK
-    means, variances = [found[name]["mean"] for name in present], [found[name]["variance"] for name in present]
-    text = ", ".join(
-        f"{name.upper()} {mean:.3f} ({variance:.4f})"
-        for name, mean, variance in zip(present, means, variances, strict=True)
-    )
+    means, variances = [mean for _, mean, _ in present], [variance for _, _, variance in present]
+    text = ", ".join(f"{name.upper()} {mean:.3f} ({variance:.4f})" for name, mean, variance in present)
     holds = all(a < b for a, b in pairwise(means)) and variances[0] == max(variances)
     return f"mean (variance): {text}", HOLDS if holds else FAILS

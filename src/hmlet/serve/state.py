@@ -137,7 +137,7 @@ class Served:
         return {
             "layers": layers,
             "nodes": len(degree_N),
-            "classes": {name.upper(): size["nodes"] for name, size in class_size(classes_N).items()} if layers else {},
+            "classes": {name.upper(): size.nodes for name, size in class_size(classes_N).items()} if layers else {},
             "nonlinear_share": gate_share(chosen),
             "sample": [
                 {
