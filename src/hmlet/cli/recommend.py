@@ -14,6 +14,7 @@ from hmlet.cli.evaluate import RunPath, TopK
 from hmlet.errors import ConfigError
 
 KNOWN = "all"  # hmlet.ranking.evaluation's, which imports torch, and --help must not
+MOST_CARRIERS = 10  # rows of `explain`'s table of items; the others are summed
 Mask = Annotated[str, typer.Option(help="Which of a user's own items are left out: all, train+valid or train.")]
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
 Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
@@ -105,12 +106,19 @@ def explain(
         return
     print_line(parts["sentence"])
     print_line()
-    print_table(["layer", "part of the score"], _signed(parts["layers"], "layer"))
+    print_table(
+        ["layer", "part of the score"],
+        [[each["layer"], _digits(each["contribution"], "+")] for each in parts["layers"]],
+    )
     print_line()
-    print_table(["item", "score lost without it"], _signed(parts["carried_by"][:10], "item"))
-    others = sum(each["contribution"] for each in parts["carried_by"][10:])
+    shown, others = parts["carried_by"][:MOST_CARRIERS], parts["carried_by"][MOST_CARRIERS:]
+    print_table(
+        ["item", "score lost without it"],
+        [[each["item"], _digits(each["contribution"], "+")] for each in shown],
+    )
     print_line(
-        f"other items {_digits(others, '+')}, remainder {_digits(parts['remainder'], '+')}, "
+        f"other items {_digits(sum(each['contribution'] for each in others), '+')}, "
+        f"remainder {_digits(parts['remainder'], '+')}, "
         f"score {_digits(parts['score'])}"
     )
     print_line("(the remainder is what the user's own embedding holds and what the items only bring together)")
@@ -174,10 +182,6 @@ def _print_items(found: Sequence[Mapping[str, Any]], kind: str) -> None:
     named = bool(found) and "name" in found[0]
     rows = [[each[kind], _digits(each["score"]), *([each["name"] or ""] if named else [])] for each in found]
     print_table([kind, "score", *(["name"] if named else [])], rows)
-
-
-def _signed(parts: list[dict[str, Any]], key: str) -> list[list[object]]:
-    return [[each[key], _digits(each["contribution"], "+")] for each in parts]
 
 
 def _digits(value: float, sign: str = "-") -> str:

@@ -1,52 +1,111 @@
 """Why an item is recommended to a user: the score taken apart, as numbers and as a sentence.
 
 Two ways to add up to the same score:
-- by layer: a readout is linear in the layers, so the user's factor is a sum of one part a layer, and the score is the
+- by layer: a readout is linear in the layers, so the user's factor is a sum of one part per layer, and the score is the
   sum of those parts' dot products with the item's factor;
-- by item: what the score loses when one of the user's training items had not been there (exact, through fold-in), and
-  the remainder, which is what the user's own embedding holds and what the items only have together.
+- by item: what the score loses without one of the user's training items (exact, through fold-in), and the remainder,
+  which is what the user's own embedding holds and what the items only bring together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 import numpy as np
 import torch
 
 from hmlet.data import Dataset, Vocabulary
+from hmlet.data.interactions import Id
 from hmlet.recommend.foldin import FoldIn
 
 MOST_NAMED = 3  # items that the sentence names
 
 
-def explanation(fold: FoldIn, data: Dataset, user: int, item: int) -> dict[str, Any]:
+class NamedItem(TypedDict):
+    """An item by its own id, with its name if the data set has names."""
+
+    item: Id
+    name: NotRequired[str | None]
+
+
+class Carrier(NamedItem):
+    """One of the user's items, and what the score loses without it."""
+
+    contribution: float
+
+
+class LayerPart(TypedDict):
+    """One layer's part of the score."""
+
+    layer: int
+    contribution: float
+
+
+class BranchChoice(TypedDict):
+    """The branch that a gate chose for a node, with that branch's probability."""
+
+    branch: Literal["linear", "non-linear"]
+    probability: float
+
+
+class GateChoices(TypedDict):
+    """What the gate of one layer chose for both nodes."""
+
+    layer: int
+    user: BranchChoice
+    item: BranchChoice
+
+
+class Parts(NamedItem):
+    """The score of an item for a user, taken apart."""
+
+    user: Id
+    score: float
+    seen: bool  # the user already has the item
+    layers: list[LayerPart]
+    gates: list[GateChoices]
+    carried_by: list[Carrier]  # the largest contribution first
+    remainder: float
+
+
+class Explanation(Parts):
+    """The parts of a score and the sentence that sums them up; `hmlet explain --json` prints it as it is."""
+
+    sentence: str
+
+
+def explanation(fold: FoldIn, data: Dataset, user: int, item: int) -> Explanation:
     """The score of an item for a user (by index), split by layer and by the user's items, with the users' own ids."""
-    parts = _by_layer(fold, user, item)
     carried, score = _by_item(fold, user, item)
-    result: dict[str, Any] = {
+    parts: Parts = {
         "user": data.users.id(user),
-        "item": data.items.id(item),
-        **({} if data.items.names is None else {"name": data.items.name(item)}),
+        **_named(data.items, item),
         "score": score,
         "seen": bool(np.isin(item, fold.own_items(user))),
-        "layers": [{"layer": layer, "contribution": part} for layer, part in enumerate(parts)],
+        "layers": _by_layer(fold, user, item),
         "gates": _gates(fold, user, item),
-        "carried_by": [_carrier(data.items, at, part) for at, part in carried],
+        "carried_by": [{**_named(data.items, at), "contribution": part} for at, part in carried],
         "remainder": score - sum(part for _, part in carried),
     }
-    return {**result, "sentence": sentence(result)}
+    return {**parts, "sentence": sentence(parts)}
 
 
-def _by_layer(fold: FoldIn, user: int, item: int) -> list[float]:
-    """Each of the user's layers' share of the score; their sum is the score."""
+def _named(items: Vocabulary, index: int) -> NamedItem:
+    if items.names is None:
+        return {"item": items.id(index)}
+    return {"item": items.id(index), "name": items.name(index)}
+
+
+def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:
+    """Each of the user's layers' part of the score; their sum is the score."""
     layers_1D = [layer_ND[user][None] for layer_ND in fold.layers]
     item_F = fold.factor(fold.graph.n_users + item).double()
-    parts = []
+    parts: list[LayerPart] = []
     for at in range(len(layers_1D)):
         alone = [layer if layer is layers_1D[at] else torch.zeros_like(layer) for layer in layers_1D]
-        parts.append(float(fold.model.layers(alone).factors()[0].double() @ item_F))
+        part = float(fold.model.layers(alone).factors()[0].double() @ item_F)
+        parts.append({"layer": at, "contribution": part})
     return parts
 
 
@@ -60,16 +119,17 @@ def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]
     return [(int(own[at]), float(lost[at])) for at in order], score
 
 
-def _gates(fold: FoldIn, user: int, item: int) -> list[dict[str, Any]]:
-    """The branch that the gate of each gated layer chose for both nodes, with that branch's probability."""
+def _gates(fold: FoldIn, user: int, item: int) -> list[GateChoices]:
+    """What the gate of each gated layer chose for both nodes."""
     chosen = fold.gates
     if chosen is None:
         return []
 
-    def choice(node: int, at: int) -> dict[str, Any]:
+    def choice(node: int, at: int) -> BranchChoice:
         p = float(chosen.probability_NL[node, at])
-        branch, probability = ("non-linear", p) if chosen.nonlinear_NL[node, at] else ("linear", 1 - p)
-        return {"branch": branch, "probability": probability}
+        if chosen.nonlinear_NL[node, at]:
+            return {"branch": "non-linear", "probability": p}
+        return {"branch": "linear", "probability": 1 - p}
 
     return [
         {"layer": layer, "user": choice(user, at), "item": choice(fold.graph.n_users + item, at)}
@@ -77,15 +137,10 @@ def _gates(fold: FoldIn, user: int, item: int) -> list[dict[str, Any]]:
     ]
 
 
-def _carrier(items: Vocabulary, index: int, contribution: float) -> dict[str, Any]:
-    name = {} if items.names is None else {"name": items.name(index)}
-    return {"item": items.id(index), **name, "contribution": contribution}
-
-
-def sentence(parts: dict[str, Any]) -> str:
+def sentence(parts: Parts) -> str:
     """An explanation in words."""
     sign = 1 if parts["score"] > 0 else -1
-    layer = max(parts["layers"], key=lambda each: sign * float(each["contribution"]))["layer"]
+    layer = max(parts["layers"], key=lambda each: sign * each["contribution"])["layer"]
     owned = " (the user already has it)" if parts["seen"] else ""
     words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}{owned}{_reason(parts, sign)}"
     if len(parts["layers"]) > 1:
@@ -99,8 +154,8 @@ def sentence(parts: dict[str, Any]) -> str:
     return words + "."
 
 
-def _reason(parts: dict[str, Any], sign: int) -> str:
-    """The items that speak most for a positive score, or against another one, and how much of it they are together."""
+def _reason(parts: Parts, sign: int) -> str:
+    """The items that speak most for a positive score, or against another one, and their share of it."""
     if not parts["carried_by"]:
         return ", who has no training items, so that no item explains it"
     side, score = "for" if sign > 0 else "against", parts["score"]
@@ -109,20 +164,25 @@ def _reason(parts: dict[str, Any], sign: int) -> str:
         return f", although none of the user's items speaks {side} it"
     named = speaking[:MOST_NAMED]
     listed = _joined([f"{_readable(each)} ({each['contribution']:+.3g})" for each in named])
-    words = f": {listed} speak{'s' * (len(named) == 1)}{' most' * (len(speaking) > len(named))} {side} it"
+    verb = "speaks" if len(named) == 1 else "speak"
+    if len(speaking) > len(named):
+        verb += " most"
+    words = f": {listed} {verb} {side} it"
     if score == 0:
         return words
     share = sum(each["contribution"] for each in named) / score
-    others = "other items and " * (len(parts["carried_by"]) > len(named))
+    amount = f"{share:.0%} of the score" if len(named) == 1 else f"{share:.0%} of the score together"
     balance = "the rest is" if share <= 1 else "balanced by"
-    return (
-        f"{words}, {share:.0%} of the score{' together' * (len(named) > 1)}, {balance} {others}the user's own embedding"
-    )
+    rest = "the user's own embedding"
+    if len(parts["carried_by"]) > len(named):
+        rest = f"other items and {rest}"
+    return f"{words}, {amount}, {balance} {rest}"
 
 
-def _readable(each: dict[str, Any]) -> str:
-    """What a person calls an item: its id, or its name where the id is only a number."""
-    return str(each["name"]) if isinstance(each["item"], int) and each.get("name") else str(each["item"])
+def _readable(each: NamedItem) -> str:
+    """What a person calls an item: its id, or its name if the id is only a number."""
+    name = each.get("name")
+    return name if isinstance(each["item"], int) and name else str(each["item"])
 
 
 def _joined(words: Sequence[str]) -> str:

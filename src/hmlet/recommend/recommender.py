@@ -16,7 +16,7 @@ from hmlet.data.interactions import Id
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.ranking.top_k import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
 from hmlet.recommend import export
-from hmlet.recommend.explanation import explanation
+from hmlet.recommend.explanation import Explanation, explanation
 from hmlet.recommend.foldin import FoldIn
 from hmlet.runs.finished import FinishedRun
 from hmlet.system.progress import Advance, silent
@@ -104,7 +104,7 @@ class Recommender(FinishedRun):
             for at, score in zip(indices, scores, strict=True)
         ]
 
-    def explain(self, user: Id, item: Id) -> dict[str, Any]:
+    def explain(self, user: Id, item: Id) -> Explanation:
         """Why an item is recommended to a user: the score by layer, the gates' choices, the items that carried it."""
         (at_user,), (at_item,) = self.data.users.indices([user]), self.data.items.indices([item])
         return explanation(self.fold_in, self.data, int(at_user), int(at_item))

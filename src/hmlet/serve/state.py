@@ -19,6 +19,7 @@ from hmlet.data import Csr, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError
 from hmlet.ranking.evaluation import KNOWN, seen_items
+from hmlet.recommend.explanation import Explanation
 from hmlet.recommend.recommender import Recommendation, Recommender, scored_items
 from hmlet.runs.choices import CLASSES, Choices
 from hmlet.serve.approximate import Approximate
@@ -65,7 +66,7 @@ class Served:
         """The top-k of someone who has these items and whom the model has never seen."""
         return self.run.recommend_new([items], k)
 
-    def explain(self, user: Id, item: Id) -> dict[str, Any]:
+    def explain(self, user: Id, item: Id) -> Explanation:
         return self.run.explain(user, item)
 
     def check_known(self, side: str, ids: Sequence[Id]) -> None:
