@@ -150,6 +150,17 @@ def test_a_run_that_was_not_analysed_gets_a_page_that_says_so(runs: list[RunDire
     assert set(re.findall(r'<figure id="(\w+)"', pages[1])) == {"learning"}
 
 
+def test_an_analysis_that_does_not_fit_is_named_with_its_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gated = make_run(tmp_path / "end", DATA, probability=np.full((DATA.n_users + DATA.n_items, 2), 0.7))
+    (found,) = analyse([gated], DATA, "none")
+    with gated.update():
+        gated.write_json("analysis.json", {**found.as_json(), "class_size": {"fnl": {"nodes": 1}}})
+    assert main(["report", str(gated.path), "--out", str(tmp_path / "page.html")]) == 2
+    assert "analysis.json is not an analysis (class_size.fnl.share: Field required)" in capsys.readouterr().err
+
+
 def test_a_class_without_nodes_has_one_dash_for_its_quartiles(tmp_path: Path, cache: Path) -> None:
     gated = make_run(tmp_path / "end", DATA, probability=np.full((DATA.n_users + DATA.n_items, 2), 0.7))
     analyse([gated], DATA)

@@ -98,8 +98,8 @@ def test_the_overview_counts_every_node_and_shows_a_sample(client: TestClient, r
 def test_the_map_tells_the_choice_also_where_its_probability_is_rounded_to_a_half(tmp_path: Path) -> None:
     data = small_data()
     make_run(tmp_path, data, probability=np.full((data.n_users + data.n_items, 2), 0.50001))
-    (node,) = Served(Run.open(tmp_path), tmp_path).overview(1)["sample"]
-    assert (node["probability"], node["nonlinear"], node["class"]) == ([0.5, 0.5], [True, True], "FNL")
+    (node,) = Served(Run.open(tmp_path), tmp_path).overview(1).sample
+    assert (node.probability, node.nonlinear, node.class_) == ([0.5, 0.5], [True, True], "FNL")
 
 
 def test_probes_and_metrics(client: TestClient) -> None:

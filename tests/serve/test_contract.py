@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, get_origin, get_type_hints
 
 import hypothesis
 import pytest
@@ -12,6 +12,8 @@ import schemathesis
 from serving import client_of
 from starlette.testclient import TestClient
 
+from hmlet.recommend import explanation
+from hmlet.serve import schemas
 from hmlet.serve.settings import Settings
 
 HEADERS = {"host": "127.0.0.1"}
@@ -53,8 +55,17 @@ def test_the_service_keeps_to_its_description_for_long(schema: Any) -> None:
 
 
 def test_the_examples_of_bodies_are_answered(client: TestClient) -> None:
-    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    components = client.get("/openapi.json").json()["components"]["schemas"]
     paths = {"ForUsers": "/v1/recommend", "ForNewcomer": "/v1/recommend", "Explain": "/v1/explain"}
     for name, path in paths.items():
-        (example,) = schemas[name]["examples"]
+        (example,) = components[name]["examples"]
         assert client.post(path, json=example).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["Explanation", "Carrier", "LayerPart", "GateChoices", "BranchChoice"])
+def test_an_explanation_is_described_as_the_library_types_it(name: str) -> None:
+    typed = get_type_hints(getattr(explanation, name), include_extras=True)
+    described = getattr(schemas, name).model_fields
+    assert set(described) == set(typed)
+    for key, hint in typed.items():
+        assert described[key].is_required() == (get_origin(hint) is not NotRequired)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 from hmlet.errors import HmletError
@@ -22,16 +24,18 @@ from hmlet.serve.service import Service
 from hmlet.serve.state import Served
 from hmlet.version import VERSION
 
-SHOWN = 60  # characters of a value that is wrong
+SHOWN_CHARACTERS = 60  # of a value that is wrong
 SMALL_USERS = 8  # more of them in one call, and it waits with the large ones
-PAGE = {
+PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-PUBLIC = frozenset({*PAGE, "/v1/health", "/v1/ready"})
-FAILURES: dict[int | str, dict[str, Any]] = {
+PUBLIC = frozenset({*PAGE_FILES, "/v1/health", "/v1/ready"})
+JsonObject = Mapping[str, object]
+Responses = dict[int | str, dict[str, object]]  # what FastAPI documents by status
+FAILURES: Responses = {
     status: {"model": schemas.Failure, "description": text}
     for status, text in {
         400: "A host, a header or a text that is not accepted",
@@ -45,10 +49,10 @@ FAILURES: dict[int | str, dict[str, Any]] = {
         503: "Too many requests at once, one that took too long, or a run whose files are damaged",
     }.items()
 }
-REFUSED: dict[int | str, dict[str, Any]] = {
+REFUSED: Responses = {
     409: {"model": schemas.Failure, "description": "A run that cannot be loaded; the old one is still served"}
 }
-Text = Annotated[str, Query(max_length=schemas.QUERY_LENGTH)]
+SearchText = Annotated[str, Query(max_length=schemas.QUERY_LENGTH)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
@@ -80,10 +84,11 @@ def create_app(service: Service) -> App:
     return Observe(Guard(app, service.settings, PUBLIC), service.metrics)
 
 
-def reply(value: Any, served: Served | None = None) -> Response:
+def reply(value: BaseModel | JsonObject | Sequence[JsonObject], served: Served | None = None) -> Response:
     """A JSON answer that says which run it came from."""
     headers = {} if served is None else {"x-hmlet-run": served.name}
-    content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    answer = value.model_dump(by_alias=True, exclude_unset=True) if isinstance(value, BaseModel) else value
+    content = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return Response(content, media_type="application/json", headers=headers)
 
 
@@ -113,13 +118,13 @@ def _add_failures(app: FastAPI) -> None:
         return Response(shape(wrong), 422, media_type="application/json")
 
 
-def _complaint(error: dict[str, Any]) -> str:
-    """What Pydantic says against one value: where it stands, what is wrong, and what was sent."""
+def _complaint(error: ErrorDetails) -> str:
+    """What Pydantic says about one value: where it is, what is wrong, and what was sent."""
     path = ".".join(str(part) for part in error["loc"] if not str(part).startswith("<"))[:100]
     if error["type"] == "missing":
         return f"{path}: {error['msg']}"
     sent = json.dumps(error["input"], ensure_ascii=False, default=str)
-    return f"{path}: {error['msg']} (sent: {sent if len(sent) <= SHOWN else sent[:SHOWN] + '…'})"
+    return f"{path}: {error['msg']} (sent: {sent if len(sent) <= SHOWN_CHARACTERS else sent[:SHOWN_CHARACTERS] + '…'})"
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
@@ -165,7 +170,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
             return reply(await service.recommend(served, request.users, request.k), served)
         return await service.compute(lambda: reply(served.recommend(request.users, request.k), served), large=True)
 
-    @app.post("/v1/explain", tags=["answers"], response_model=dict[str, Any])
+    @app.post("/v1/explain", tags=["answers"], response_model=schemas.Explanation)
     async def explain(request: schemas.Explain) -> Response:
         """Why a user gets an item: the score by layer, the gates' choices, and the items that carried it."""
         served = service.current
@@ -176,13 +181,13 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
 def _add_looking(app: FastAPI, service: Service) -> None:
     @app.get("/v1/users", response_model=list[schemas.User], tags=["looking around"])
-    async def users(query: Text = "", limit: Limit = 20) -> Response:
+    async def users(query: SearchText = "", limit: Limit = 20) -> Response:
         """Users whose id or name has the query in it."""
         served = service.current
         return reply(await service.compute(lambda: served.search("user", query, limit)), served)
 
     @app.get("/v1/items", response_model=list[schemas.Item], tags=["looking around"])
-    async def items(query: Text = "", limit: Limit = 20) -> Response:
+    async def items(query: SearchText = "", limit: Limit = 20) -> Response:
         """Items whose id or name has the query in it."""
         served = service.current
         return reply(await service.compute(lambda: served.search("item", query, limit)), served)
@@ -200,7 +205,7 @@ def _add_looking(app: FastAPI, service: Service) -> None:
     async def overview(limit: Annotated[int, Query(ge=1, le=10_000)] = 2000) -> Response:
         """The gate map: every class's size, and a sample of nodes with their degree and choices."""
         served = service.current
-        return reply(await service.compute(lambda: served.overview(limit), large=True), served)
+        return await service.compute(lambda: reply(served.overview(limit), served), large=True)
 
 
 def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
@@ -215,12 +220,12 @@ def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
 
 def _add_page(app: FastAPI) -> None:
     """The explorer: a few files, read once, so that a request can name no other."""
-    for path, (name, kind) in PAGE.items():
+    for path, (name, kind) in PAGE_FILES.items():
         content = (files("hmlet.serve") / "page" / name).read_bytes()
         app.add_api_route(path, _constant(content, kind), include_in_schema=False)
 
 
-def _constant(content: bytes, kind: str) -> Callable[[], Any]:
+def _constant(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
     async def page() -> Response:
         return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,12 +9,12 @@ from torch import Tensor
 from hmlet.data import Csr
 from hmlet.errors import MissingExtra
 from hmlet.ranking.top_k import NO_ITEM, top_k
+from hmlet.serve.schemas import Search
 
 MEASURED_USERS = 200
-MEASURED_K = 20
-CONNECTIVITY = (
-    32  # neighbours of a node; threads build the graph in no fixed order, and with few a bad one misses items
-)
+MEASURED_K = 20  # of Search.recall_at_20
+# Neighbours of a node. Threads build the graph in no fixed order; with few neighbours, a bad order misses items.
+CONNECTIVITY = 32
 EXPANSION = 256  # nodes that a search keeps in view; more finds more and takes longer
 
 
@@ -61,10 +59,10 @@ class Approximate:
             total += len(best)
         return hits / total if total else 1.0
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "kind": "approximate",
-            "index": "HNSW (usearch)",
-            f"recall_at_{MEASURED_K}": self.recall,
-            "measured_on_users": min(MEASURED_USERS, len(self.users_UF)),
-        }
+    def describe(self) -> Search:
+        return Search(
+            kind="approximate",
+            index="HNSW (usearch)",
+            recall_at_20=self.recall,
+            measured_on_users=min(MEASURED_USERS, len(self.users_UF)),
+        )

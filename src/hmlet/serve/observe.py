@@ -7,7 +7,6 @@ import logging
 import time
 import traceback
 import uuid
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -107,7 +106,7 @@ class JsonLines(logging.Formatter):
         self.token = token
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "event": record.getMessage(),
@@ -118,7 +117,7 @@ class JsonLines(logging.Formatter):
         # Before it is JSON: there a quote or a backslash of the token would look different.
         return json.dumps({name: self._blotted(value) for name, value in line.items()}, ensure_ascii=True)
 
-    def _blotted(self, value: Any) -> Any:
+    def _blotted(self, value: object) -> int | float | str | None:
         """A number as it is, anything else as text without the token."""
         if value is None or isinstance(value, int | float):
             return value

@@ -5,7 +5,7 @@ A member of a union has its tag in angle brackets: Pydantic puts it into the pat
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
 
@@ -17,12 +17,12 @@ ID_LENGTH = 500
 QUERY_LENGTH = 100
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> object:
     """JSON has one kind of number: 20.0 is the integer 20."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _kind_of_id(value: Any) -> str | None:
+def _kind_of_id(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return "<text>" if isinstance(value, str) else "<integer>"
@@ -34,7 +34,7 @@ Id = Annotated[
     Annotated[Integer, Tag("<integer>")] | Annotated[Text, Tag("<text>")],
     Discriminator(_kind_of_id, custom_error_type="id", custom_error_message="An id is a whole number or a text"),
 ]
-K = Annotated[StrictInt, Field(ge=1, le=MAX_K, description="Length of the list."), BeforeValidator(_whole)]
+ListLength = Annotated[StrictInt, Field(ge=1, le=MAX_K, description="Length of the list."), BeforeValidator(_whole)]
 
 
 class _Request(BaseModel):
@@ -46,7 +46,7 @@ class ForUsers(_Request):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "0ad"], "k": 5}]})
     users: Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
-    k: K = 20
+    k: ListLength = 20
 
 
 class ForNewcomer(_Request):
@@ -54,11 +54,11 @@ class ForNewcomer(_Request):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
     items: Annotated[list[Id], Field(min_length=1, max_length=MAX_ITEMS)]
-    k: K = 20
+    k: ListLength = 20
 
 
-def _kind(value: Any) -> str | None:
-    """The member that fits; None where a body has both lists or neither."""
+def _kind(value: object) -> str | None:
+    """The member that fits; None if a body has both lists or neither."""
     if isinstance(value, dict) and ("users" in value) != ("items" in value):
         return "<users>" if "users" in value else "<newcomer>"
     return None
@@ -129,9 +129,47 @@ class OwnItem(BaseModel):
     name: str | None = None
 
 
-class Node(BaseModel):
-    """A node of the gate map; one `probability` of the non-linear branch, and whether it was chosen, a gated layer."""
+class LayerPart(BaseModel):
+    layer: int
+    contribution: float
 
+
+class BranchChoice(BaseModel):
+    branch: Literal["linear", "non-linear"]
+    probability: float
+
+
+class GateChoices(BaseModel):
+    """What the gate of one layer chose for the user and for the item."""
+
+    layer: int
+    user: BranchChoice
+    item: BranchChoice
+
+
+class Carrier(OwnItem):
+    """One of the user's items, and what the score loses without it."""
+
+    contribution: float
+
+
+class Explanation(OwnItem):
+    """The score by layer and by the user's items; the items' contributions and the remainder add up to it."""
+
+    user: int | str
+    score: float
+    seen: bool
+    layers: list[LayerPart]
+    gates: list[GateChoices]
+    carried_by: list[Carrier]
+    remainder: float
+    sentence: str
+
+
+class Node(BaseModel):
+    """A node of the gate map: for each gated layer, the non-linear branch's `probability` and whether it was chosen."""
+
+    model_config = ConfigDict(populate_by_name=True)
     side: str
     id: int | str
     degree: int
@@ -150,14 +188,31 @@ class Overview(BaseModel):
     sample: list[Node]
 
 
+class ServedData(BaseModel):
+    """The data set of the run, and its numbers of users and items."""
+
+    name: str
+    users: int
+    items: int
+
+
+class Search(BaseModel):
+    """How items are found. An approximate search has an index, and its recall was measured on so many users."""
+
+    kind: Literal["exact", "approximate"]
+    index: str | None = None
+    recall_at_20: float | None = None
+    measured_on_users: int | None = None
+
+
 class Served(BaseModel):
     """What is served, and how it is searched."""
 
     run: str
     model: str
-    data: dict[str, Any]
+    data: ServedData
     factor_size: int
     valid: dict[str, float] | None
     versions: dict[str, str]
     named: dict[str, bool]
-    search: dict[str, Any]
+    search: Search

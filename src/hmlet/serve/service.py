@@ -19,7 +19,7 @@ from hmlet.serve.settings import Settings
 from hmlet.serve.state import Served, Shelf
 
 T = TypeVar("T")
-GROUP = 32  # small requests that are ranked together: beyond it the answers come later, and no sooner
+RANKED_TOGETHER = 32  # small requests in one group: beyond it the answers come later, and no sooner
 
 
 class Service:
@@ -86,7 +86,7 @@ class Service:
         """Answer those who wait for this run and k. Who comes while the thread is busy joins the next group."""
         async with self._turn:
             waiting = self._waiting.pop((served, k))
-            group, rest = waiting[:GROUP], waiting[GROUP:]
+            group, rest = waiting[:RANKED_TOGETHER], waiting[RANKED_TOGETHER:]
             if rest:
                 self._waiting[served, k] = rest
                 self._keep(self._rank(served, k))

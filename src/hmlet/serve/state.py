@@ -22,11 +22,13 @@ from hmlet.ranking.evaluation import KNOWN, seen_items
 from hmlet.recommend.explanation import Explanation
 from hmlet.recommend.recommender import Recommendation, Recommender, scored_items
 from hmlet.runs.choices import CLASSES, Choices
+from hmlet.serve import schemas
 from hmlet.serve.approximate import Approximate
 from hmlet.serve.failures import Refusal
 from hmlet.version import VERSION
 
 Opener = Callable[[Path], Recommender]
+Entry = dict[str, int | str | None]  # a node as JSON: its id under "user" or "item", and what is told of it
 
 
 class Served:
@@ -84,14 +86,14 @@ class Served:
     def vocabulary(self, side: str) -> Vocabulary:
         return self.data.users if side == "user" else self.data.items
 
-    def entry(self, side: str, index: int) -> dict[str, Any]:
+    def entry(self, side: str, index: int) -> Entry:
         """A node by its own id, and its name where it has one."""
         vocabulary = self.vocabulary(side)
         if vocabulary.names is None:
             return {side: vocabulary.id(index)}
         return {side: vocabulary.id(index), "name": vocabulary.name(index)}
 
-    def search(self, side: str, query: str, limit: int) -> list[dict[str, Any]]:
+    def search(self, side: str, query: str, limit: int) -> list[Entry]:
         """Nodes whose id or name has the query in it, whatever the case; ids that begin with it come first."""
         vocabulary = self.vocabulary(side)
         ids = self._searchable[side]
@@ -108,7 +110,7 @@ class Served:
     def _searchable(self) -> dict[str, pa.Array]:
         return {side: self.vocabulary(side).ids.cast(pa.string()) for side in ("user", "item")}
 
-    def history(self, user: Id, limit: int) -> list[dict[str, Any]]:
+    def history(self, user: Id, limit: int) -> list[Entry]:
         """The items that a user has, in index order."""
         row = self.seen.row(int(self.data.users.indices([user])[0]))[:limit]
         return [self.entry("item", int(item)) for item in row]
@@ -128,44 +130,44 @@ class Served:
         none = Choices((), np.empty((nodes, 0), dtype=np.bool_), np.empty((nodes, 0), dtype=np.float32))
         return self.run.choices or none
 
-    def overview(self, limit: int) -> dict[str, Any]:
+    def overview(self, limit: int) -> schemas.Overview:
         """The gate map: the shares over all nodes, and a sample of at most `limit` nodes, even in degree."""
         chosen, layers, classes_N = self._choices, list(self._choices.layers), self._choices.classes
         degree_N = np.concatenate([self.degrees["user"], self.degrees["item"]])
         order = np.argsort(degree_N, kind="stable")
         sample = np.sort(order[np.linspace(0, len(order) - 1, min(limit, len(order))).astype(np.int64)])
         n_users = self.data.n_users
-        return {
-            "layers": layers,
-            "nodes": len(degree_N),
-            "classes": {name.upper(): size.nodes for name, size in class_size(classes_N).items()} if layers else {},
-            "nonlinear_share": gate_share(chosen),
-            "sample": [
-                {
-                    "side": "user" if node < n_users else "item",
-                    "id": self.data.users.id(node) if node < n_users else self.data.items.id(node - n_users),
-                    "degree": int(degree_N[node]),
-                    "class": CLASSES[classes_N[node]].upper() if layers else None,
-                    "probability": [round(float(p), 4) for p in chosen.probability_NL[node]],
-                    "nonlinear": chosen.nonlinear_NL[node].tolist(),
-                }
+        return schemas.Overview(
+            layers=layers,
+            nodes=len(degree_N),
+            classes={name.upper(): size.nodes for name, size in class_size(classes_N).items()} if layers else {},
+            nonlinear_share=gate_share(chosen),
+            sample=[
+                schemas.Node(
+                    side="user" if node < n_users else "item",
+                    id=self.data.users.id(node) if node < n_users else self.data.items.id(node - n_users),
+                    degree=int(degree_N[node]),
+                    class_=CLASSES[classes_N[node]].upper() if layers else None,
+                    probability=[round(float(p), 4) for p in chosen.probability_NL[node]],
+                    nonlinear=chosen.nonlinear_NL[node].tolist(),
+                )
                 for node in map(int, sample)
             ],
-        }
+        )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> schemas.Served:
         """What is served: the run, its data and its measured quality, and how it is searched."""
         record = self.run.record
-        return {
-            "run": self.name,
-            "model": record.model,
-            "data": {"name": record.data.name, "users": self.data.n_users, "items": self.data.n_items},
-            "factor_size": int(self.run.factors[0].shape[1]),
-            "valid": record.valid,
-            "versions": {"service": VERSION, "trained_with": record.versions.hmlet},
-            "named": {side: self.vocabulary(side).names is not None for side in ("user", "item")},
-            "search": {"kind": "exact"} if self.approximate is None else self.approximate.describe(),
-        }
+        return schemas.Served(
+            run=self.name,
+            model=record.model,
+            data=schemas.ServedData(name=record.data.name, users=self.data.n_users, items=self.data.n_items),
+            factor_size=int(self.run.factors[0].shape[1]),
+            valid=record.valid,
+            versions={"service": VERSION, "trained_with": record.versions.hmlet},
+            named={side: self.vocabulary(side).names is not None for side in ("user", "item")},
+            search=schemas.Search(kind="exact") if self.approximate is None else self.approximate.describe(),
+        )
 
 
 class Shelf:

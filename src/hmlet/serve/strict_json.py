@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import NoReturn
 
 from hmlet.serve.failures import Refusal
 
@@ -24,7 +24,7 @@ def check(body: bytes) -> None:
         raise Refusal(422, f"the body is not JSON ({str(error)[:100]})", _HINT) from None
 
 
-def _constant(name: str) -> Any:
+def _constant(name: str) -> NoReturn:
     raise Refusal(422, f"{name} is not JSON", "send a finite number")
 
 
@@ -35,7 +35,7 @@ def _float(text: str) -> float:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
         raise Refusal(422, "the body has one key twice", "send each key once")
