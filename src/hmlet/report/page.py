@@ -156,11 +156,7 @@ def scores_table(material: Material) -> str | None:
     if theirs := paper().main_table.get(material.runs[0].data):
         columns, quoted = [*columns, *(f"paper's {title}" for title in titles)], range(4, 7)
         for row, (run, _) in zip(rows, runs, strict=True):
-            row += (
-                [f"{value:.4f}" for value in theirs[run.record.model]]
-                if run.record.model in theirs
-                else ["–"] * 3
-            )
+            row += [f"{value:.4f}" for value in theirs[run.record.model]] if run.record.model in theirs else ["–"] * 3
     see = f"Full ranking on {about.split}, {len(about.users):,} users, items of {about.mask} left out."
     return table("Accuracy", see, columns, rows, quoted, wide=bool(quoted))
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +162,7 @@ class Served:
             model=record.model,
             data=schemas.ServedData(name=record.data.name, users=self.data.n_users, items=self.data.n_items),
             factor_size=int(self.run.factors[0].shape[1]),
-            valid=record.valid,
+            valid=None if record.valid is None else dict(record.valid),
             versions={"service": VERSION, "trained_with": record.versions.hmlet},
             named={side: self.vocabulary(side).names is not None for side in ("user", "item")},
             search=schemas.Search(kind="exact") if self.approximate is None else self.approximate.describe(),
