@@ -29,7 +29,7 @@ def fingerprint(tree: Path, model: str, ranks: int, device: str) -> dict[str, st
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--master-port=0"] if ranks > 1 else []
+        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"] if ranks > 1 else []
         settings = [word for setting in SHORT for word in ("--set", setting)]
         command = [sys.executable, *launcher, "-m", "hmlet", "train", "debian", "--model", model, "--out", str(run)]
         subprocess.run(
