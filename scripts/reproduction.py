@@ -7,17 +7,16 @@ recipes   writes what the searches under results/search found best into the pack
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from hmlet.config import MODELS
+from hmlet.models import MODELS
+from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, arm_label, title
 from hmlet.reproduction.markdown import fill, sheet_markdown
-from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Choice, named, title
-from hmlet.reproduction.records import SEARCHES, Records, unpack
-from hmlet.reproduction.search import best_recipe
+from hmlet.reproduction.plan import Choice
+from hmlet.reproduction.records import SEARCH_FOLDER, Records, unpack
+from hmlet.reproduction.search_file import SearchFile, best_recipe
 from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, cost_sheet, moved, number, sheets
 from hmlet.reproduction.tables import FEW, NOT_RUN, UNCLEAR, Tables, arm_verdict
 
@@ -27,7 +26,7 @@ RECIPES = ROOT / "src" / "hmlet" / "config" / "recipes"
 DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
 # What a data set's recipes have of their own, for all models alike: validation still rises at the end of the preset's
 # schedule; the embedded set has two cores, the demo's patience, and one λ, so that every model has the same loss.
-OWN = {
+OWN: dict[str, dict[str, object]] = {
     "yelp2018": {"train.epochs": 800},
     "debian": {"train.epochs": 30, "train.batch_size": 4096, "train.l2": 1e-4, "model.gate_warmup": 10},
 }
@@ -90,7 +89,7 @@ def summary_sheet(tables: Sequence[Tables]) -> Sheet:
                 told if gap is not None else Verdict(NOT_RUN),
             ]
         )
-    columns = ["test NDCG@20", "HMLET(End)", "seeds", "paper", "verdict", "LightGCN", "seeds", "paper", "gain, paired"]
+    columns = ["test NDCG@20", OURS_TITLE, "seeds", "paper", "verdict", RIVAL_TITLE, "seeds", "paper", "gain, paired"]
     return Sheet("Summary", "", columns, rows, (3, 7))
 
 
@@ -101,27 +100,28 @@ def carriers_sheet(tables: Sequence[Tables]) -> Sheet:
         rows.append([told])
         for each in tables:
             ours = each.arms[group, label]
-            rival = each.arms.get((group, named(label, RIVAL))) or each.arms["edge dropout", named("0.4", RIVAL)]
+            rival = (
+                each.arms.get((group, arm_label(label, RIVAL))) or each.arms["edge dropout", arm_label("0.4", RIVAL)]
+            )
             lead = moved(ours.spread(), rival.spread())
             rows[-1].append(f"({lead})" if arm_verdict(ours, rival) in (UNCLEAR, FEW) else lead)
-    return Sheet("", "", ["lead over LightGCN", *(title(each.dataset) for each in tables)], rows)
+    return Sheet("", "", [f"lead over {RIVAL_TITLE}", *(title(each.dataset) for each in tables)], rows)
 
 
-def searches() -> Iterator[tuple[Path, dict[str, Any]]]:
+def searches() -> Iterator[tuple[Path, SearchFile]]:
     """Every recorded search."""
-    for path in sorted((RESULTS / SEARCHES).glob("*/*.json")):
-        yield path, json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((RESULTS / SEARCH_FOLDER).glob("*/*.json")):
+        yield path, SearchFile.read(path)
 
 
 def search_sheet() -> Sheet:
     """What each search tried, what it cost, and where its trials are."""
     rows: list[list[Value]] = []
     for path, record in searches():
-        values = [trial["valid"]["ndcg"] for trial in record["trials"] if "valid" in trial]
         where = f"[trials](../results/{path.relative_to(RESULTS).as_posix()})"
-        best = f"{max(values):.4f}" if values else MISSING
-        about = [title(record["data"]["name"]), record["model"], record["preset"]]
-        rows.append([*about, f"{len(record['trials'])}", f"{record['device_minutes']:.1f}", best, where])
+        best = MISSING if record.best is None else f"{record.best:.4f}"
+        about = [title(record.data["name"]), record.model, record.preset]
+        rows.append([*about, f"{len(record.trials)}", f"{record.device_minutes:.1f}", best, where])
     columns = ["data set", "model", "preset", "trials", "device minutes", "best validation NDCG@20", "record"]
     return Sheet("Searches", "", columns, rows or [[Verdict(NOT_RUN), *[MISSING] * 6]])
 
@@ -130,10 +130,10 @@ def recipes() -> dict[Path, str]:
     """Each searched recipe's file and its content."""
     found = {}
     for _, record in searches():
-        text = best_recipe(record, OWN.get(record["data"]["name"], {}))
+        name = record.data["name"]
+        text = best_recipe(record, OWN.get(name, {}))
         if text is not None:
-            family = MODELS[record["model"]].family
-            found[RECIPES / record["preset"] / record["data"]["name"] / f"{family}.toml"] = text
+            found[RECIPES / record.preset / name / f"{MODELS[record.model].Config.family}.toml"] = text
     return found
 
 

@@ -16,7 +16,7 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.reproduction.plan import Choice, folder, identity
-from hmlet.reproduction.records import CLASSES, NOISY, SCORES, WALL, write_paired
+from hmlet.reproduction.records import CLASSES_FILE, NOISY_FILE, SCORE_FILES, WALL_FILE, write_paired
 from hmlet.runs.directory import RunDirectory
 
 METRICS = ("ndcg", "recall", "precision")
@@ -60,17 +60,18 @@ def plant(
         analyse([run], data)
         nonlinear = (probability > 0.5).sum(axis=1)
         run.write_table(
-            CLASSES, pa.table({"class": np.where(nonlinear == 2, 0, np.where(nonlinear == 0, 2, 1)).astype(np.int8)})
+            CLASSES_FILE,
+            pa.table({"class": np.where(nonlinear == 2, 0, np.where(nonlinear == 0, 2, 1)).astype(np.int8)}),
         )
     if noisy is not None:
-        run.write_json(NOISY, {"draws": len(noisy), "metrics": {name: list(noisy) for name in METRICS}})
+        run.write_json(NOISY_FILE, {"draws": len(noisy), "metrics": {name: list(noisy) for name in METRICS}})
     if users is not None:
         values = {name: users[:, at] for at, name in enumerate(METRICS)}
         write_paired(run, Evaluation("test", "train", 20, np.arange(len(users)), values, 0.5))
-    run.write_json(WALL, {"wall_seconds": seconds})
+    run.write_json(WALL_FILE, {"wall_seconds": seconds})
     for mask, found in (("train+valid", strict or scores), ("train", scores)):
         about = {"split": "test", "mask": mask, "k": 20, "users": 57}
-        run.write_json(SCORES[mask], {**about, "metrics": dict(zip(METRICS, found, strict=True))})
+        run.write_json(SCORE_FILES[mask], {**about, "metrics": dict(zip(METRICS, found, strict=True))})
     run.write_record()
     return place
 

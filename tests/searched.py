@@ -34,7 +34,10 @@ def goodness(recipe: Recipe) -> float:
 
 
 class Fake:
-    """A training that writes what a run directory holds and reports its goodness, epoch by epoch."""
+    """A training that writes what a run directory holds and reports its goodness, epoch by epoch.
+
+    It takes the place of `hmlet.tuning.trial.fit`, where every search trains.
+    """
 
     def __init__(self, before: Callable[[Recipe, Path], None] = lambda recipe, out: None) -> None:
         self.before = before
@@ -49,4 +52,6 @@ class Fake:
         for epoch in range(1, recipe.train.epochs + 1):
             listener({"epoch": epoch, "epochs": recipe.train.epochs, "loss": 1.0})
             listener({"epoch": epoch, "epochs": 4, "loss": 1.0, "valid": {"ndcg": goodness(recipe) * epoch / 4}})
-        return SimpleNamespace(record=SimpleNamespace(valid={"ndcg": goodness(recipe)}))
+        timings = SimpleNamespace(training_seconds=1.0)
+        record = SimpleNamespace(valid={"ndcg": goodness(recipe)}, best_epoch=4, timings=timings)
+        return SimpleNamespace(record=record)

@@ -25,7 +25,7 @@ from hmlet.reproduction import campaign, reproduce
 from hmlet.reproduction.campaign import Outcome, Progress, run_campaign
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
-from hmlet.reproduction.records import FILES, Records, pack, unpack
+from hmlet.reproduction.records import RECORD_FILES, Records, pack, unpack
 from hmlet.runs.record import Hardware
 from hmlet.training.loop import Interrupted, fit
 
@@ -111,7 +111,7 @@ def test_a_kill_while_recording_costs_no_training(
 def test_only_small_files_stay(tmp_path: Path) -> None:
     choice = Choice("checkerboard", models=("bpr",), overrides=TINY)
     (place,) = go(tmp_path / "small", choice).trained
-    assert {path.name for path in place.iterdir()} < set(FILES)
+    assert {path.name for path in place.iterdir()} < set(RECORD_FILES)
     (place,) = go(tmp_path / "kept", choice, keep=True).trained
     assert (place / "factors.safetensors").is_file()
     assert go(tmp_path / "kept", choice).found == 1
@@ -233,7 +233,7 @@ def test_packing_takes_nothing_but_records(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "all.tar.gz") as archive:
         names = {Path(name).name for name in archive.getnames()}
     assert len(names) == count
-    assert names < set(FILES)
+    assert names < set(RECORD_FILES)
 
 
 # -- noise when ranking ---------------------------------------------------------------------------------------------

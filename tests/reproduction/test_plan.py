@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from hmlet.config import resolve
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
+from hmlet.reproduction import cells
 from hmlet.reproduction.campaign import plan_runs
-from hmlet.reproduction.plan import TABLES, Choice, identity
+from hmlet.reproduction.cells import CAMPAIGN, TABLES, Campaign, is_ours
+from hmlet.reproduction.plan import Choice, identity
 
 SETS = ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k", "debian")
 ALL = tuple(TABLES)
@@ -114,3 +122,76 @@ def test_a_wrong_choice_is_named_with_its_fix(wrong: dict[str, object], words: s
         Choice("debian", **wrong).runs()  # type: ignore[arg-type]
     assert words in str(error.value)
     assert error.value.hint
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    """What campaign.toml says, to be spoilt."""
+    return tomllib.loads(Path(cells.__file__).with_name("campaign.toml").read_text(encoding="utf-8"))
+
+
+def rename_a_model(content: dict[str, Any]) -> None:
+    content["main"][0]["models"] = ["lightgcm"]
+
+
+def invent_a_model(content: dict[str, Any]) -> None:
+    content["titles"]["lightgcm"] = "LightGCM"
+
+
+def forget_the_schedule(content: dict[str, Any]) -> None:
+    del content["ablation"]["shorter"]["lightgcn"]
+
+
+def give_arms_and_options(content: dict[str, Any]) -> None:
+    content["ablation"]["groups"][1]["arms"] = [{"label": "both"}]
+
+
+def forget_the_options(content: dict[str, Any]) -> None:
+    del content["ablation"]["groups"][1]["options"]
+
+
+def misspell_a_key(content: dict[str, Any]) -> None:
+    content["variants"]["seed"] = 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (rename_a_model, "titles lacks lightgcm"),
+        (invent_a_model, "there is no model lightgcm"),
+        (forget_the_schedule, "shorter lacks lightgcn"),
+        (give_arms_and_options, "'edge dropout' needs arms, or a key and its options"),
+        (forget_the_options, "'edge dropout' needs arms, or a key and its options"),
+        (misspell_a_key, "variants.seed"),
+    ],
+)
+def test_a_campaign_that_contradicts_itself_is_refused(
+    content: dict[str, Any], spoil: Callable[[dict[str, Any]], None], words: str
+) -> None:
+    assert Campaign.model_validate(content) == CAMPAIGN
+    spoil(content)
+    with pytest.raises(ValidationError, match=words):
+        Campaign.model_validate(content)
+
+
+def test_an_arm_fits_the_depth_of_the_model() -> None:
+    kinds = {"all linear": [], "all non-linear": []}  # type: ignore[var-annotated]
+    for depth in (1, 2, 3):
+        for cell in CAMPAIGN.ablation_cells(depth, 100):
+            if cell.label in kinds:
+                kinds[cell.label].append(cell.overrides)
+    assert kinds["all linear"] == [
+        ('model.gate_types=["linear"]',),
+        ('model.gate_types=["linear", "linear"]',),
+        ('model.gate_types=["linear", "linear", "linear"]',),
+    ]
+    assert kinds["all non-linear"] == [
+        ('model.gate_types=["non-linear"]',),
+        ('model.gate_types=["non-linear", "non-linear"]',),
+        ('model.gate_types=["linear", "non-linear", "non-linear"]',),
+    ]
+
+
+def test_the_papers_variants_are_ours() -> None:
+    assert {model for model in MODELS if is_ours(model)} == set(CAMPAIGN.variants.models.values())
+    assert CAMPAIGN.variant(cells.OURS) == "end"

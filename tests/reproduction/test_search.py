@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from bare import run_bare
 from planted import checkerboard
@@ -15,11 +15,12 @@ from planted import checkerboard
 from hmlet.config import resolve
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError
-from hmlet.models import MODELS
 from hmlet.reproduction.plan import Choice
-from hmlet.reproduction.search import Trial, best_recipe, draw, search, searched_models
-from hmlet.tuning.space import Range, load_space
+from hmlet.reproduction.search import Trial, search, searched_models
+from hmlet.reproduction.search_file import SearchFile, best_recipe
+from hmlet.tuning import load_space
 
+ROOT = Path(__file__).resolve().parents[2]
 TINY = ("train.epochs=2", "train.batch_size=256", "model.embedding_size=4", "train.validate_every=1")
 CHOICE = Choice("checkerboard", models=("lightgcn", "bpr"), overrides=TINY)
 
@@ -83,6 +84,15 @@ def test_another_search_in_the_same_place_is_refused(data: Dataset, tmp_path: Pa
         search(other, data, tmp_path, 1, device="cpu")
 
 
+def test_a_search_goes_on_from_an_older_file_whose_recipe_lacks_a_key(data: Dataset, tmp_path: Path) -> None:
+    (path,) = search(replace(CHOICE, models=("bpr",)), data, tmp_path, 1, device="cpu")
+    record = read(tmp_path, "bpr")
+    record["base"] = record["base"].replace('schedule = "constant"\n', "")
+    path.write_text(json.dumps(record), encoding="utf-8")
+    search(replace(CHOICE, models=("bpr",)), data, tmp_path, 2, device="cpu")
+    assert len(read(tmp_path, "bpr")["trials"]) == 2
+
+
 def test_a_space_can_be_given_for_all_models(data: Dataset, tmp_path: Path) -> None:
     space = tmp_path / "space.toml"
     space.write_text('[space]\n"train.learning_rate" = [0.25]\n', encoding="utf-8")
@@ -98,25 +108,37 @@ def test_a_trial_that_fails_is_written_down(data: Dataset, tmp_path: Path) -> No
     search(broken, data, tmp_path, 1, device="cpu")
     (trial,) = read(tmp_path, "bpr")["trials"]
     assert "non-finite" in trial["error"]
-    assert best_recipe(read(tmp_path, "bpr")) is None
+    assert list(trial) == ["params", "error", "seconds"]
+    assert best_recipe(SearchFile.read(tmp_path / "search" / "checkerboard" / "bpr.json")) is None
 
 
-def test_the_best_trial_becomes_the_recipe() -> None:
+def test_the_best_trial_becomes_the_recipe(tmp_path: Path) -> None:
+    valid = [{"valid": {"ndcg": value}, "best_epoch": 5, "seconds": 130.0} for value in (0.1, 0.3, 0.2)]
     trials = [
-        {"params": {}, "valid": {"ndcg": 0.1}, "seconds": 30.0},
-        {"params": {"train.l2": 1e-5, "model.layers": 3, "train.learning_rate": 4e-3}, "valid": {"ndcg": 0.3}},
-        {"params": {"train.l2": 1e-3, "model.layers": 4, "train.learning_rate": 8e-3}, "valid": {"ndcg": 0.2}},
-        {"params": {"train.l2": 1e-3}, "error": "the loss became non-finite"},
+        {"params": {}, **valid[0]},
+        {"params": {"train.l2": 1e-5, "model.layers": 3, "train.learning_rate": 4e-3}, **valid[1]},
+        {"params": {"train.l2": 1e-3, "model.layers": 4, "train.learning_rate": 8e-3}, **valid[2]},
+        {"params": {"train.l2": 1e-3}, "error": "the loss became non-finite", "seconds": 0.0},
     ]
     base = resolve("lightgcn", overrides=["train.epochs=60", "train.l2=1e-2", "model.layers=2"])
-    space = {"train.l2": [1e-5, 1e-3], "model.layers": [3, 4], "train.learning_rate": [4e-3, 8e-3]}
-    about = {"data": {"name": "gowalla"}, "model": "lightgcn", "device_minutes": 6.5, "space": space}
-    record = {**about, "base": base.to_toml(), "trials": trials}
+    about = {
+        "format_version": 1,
+        "model": "lightgcn",
+        "preset": "gpu",
+        "data": {"name": "gowalla", "fingerprint": "abc"},
+        "base": base.to_toml(),
+        "space": {"train.l2": [1e-5, 1e-3], "model.layers": [3, 4], "train.learning_rate": [4e-3, 8e-3]},
+        "selection": "validation ndcg@20",
+        "hardware": {},
+    }
+    path = tmp_path / "search.json"
+    path.write_text(json.dumps({**about, "trials": trials, "device_minutes": 6.5}), encoding="utf-8")
+    record = SearchFile.read(path)
     text = best_recipe(record)
     assert text is not None
     assert tomllib.loads(text) == {"model": {"layers": 3}, "train": {"l2": 1e-5, "learning_rate": 4e-3}}
     longer = best_recipe(
-        {**record, "trials": trials[:1]}, {"train.epochs": 800, "model.gate_warmup": 9}
+        replace(record, trials=record.trials[:1]), {"train.epochs": 800, "model.gate_warmup": 9}
     )  # the base was best: its values are written out
     assert longer is not None
     assert tomllib.loads(longer)["train"] == {"l2": 1e-2, "learning_rate": 1e-3, "epochs": 800}
@@ -127,6 +149,27 @@ def test_the_best_trial_becomes_the_recipe() -> None:
     assert best_recipe(record, {"train.l2": 0.5}) is None
     assert text.startswith("# The best of 4 trials of 60 epochs by validation NDCG@20 (0.3000), 6.5 device minutes:\n")
     assert "results/search/gowalla/lightgcn.json" in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "search").rglob("*.json")), ids=lambda path: path.stem)
+def test_a_recorded_search_is_read_and_written_as_it_was(path: Path, tmp_path: Path) -> None:
+    SearchFile.read(path).write(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"trials": [], "device_minutes": 0, "modell": ""}'])
+def test_a_damaged_search_file_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "bpr.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"bpr\.json is not the file of a search"):
+        SearchFile.read(path)
+
+
+def test_a_space_with_a_strange_key_is_refused_before_anything_is_trained(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text('[space]\n"model.layers" = [2, 3]\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"no key model\.layers"):  # which bpr does not have
+        search(CHOICE, data, tmp_path / "out", 2, space=tmp_path / "space.toml", device="cpu")
+    assert not (tmp_path / "out").exists()
 
 
 def test_variants_share_one_search() -> None:
@@ -141,32 +184,6 @@ def test_variants_share_one_search() -> None:
         "wrmf",
     ]
     assert searched_models(Choice("x", models=("hmlet-all",))) == ["hmlet-end"]
-
-
-def test_points_differ_and_lie_in_the_space() -> None:
-    space = {"a": (1, 2), "b": Range(low=1, high=9), "c": Range(low=1e-4, high=1e-1, log=True)}
-    points = draw(space, 30, 1, {})
-    assert points[0] == {}
-    assert points[:10] == draw(space, 10, 1, {})
-    assert len({json.dumps(point) for point in points}) == 30
-    assert all(point["a"] in (1, 2) and point["b"] in range(1, 10) for point in points[1:])
-    exponents = np.log10([point["c"] for point in points[1:]])
-    assert exponents.min() < -3
-    assert exponents.max() > -2
-    assert len(draw({"a": (1, 2)}, 5, 1, {})) == 5  # more trials than points
-    assert draw({"a": (1, 2)}, 2, 1, {"a": 1}) == [{}, {"a": 2}]  # the first was at 1
-
-
-@pytest.mark.parametrize("preset", ["hmlet", "gpu"])
-@pytest.mark.parametrize("model", sorted(MODELS))
-def test_every_point_of_a_shipped_space_is_a_recipe(preset: str, model: str) -> None:
-    base = resolve(model, preset)
-    for key, values in load_space(None, model, preset).items():
-        assert isinstance(values, tuple)
-        for value in values:
-            section, name = key.split(".")
-            changed = base.changed([f"{key}={json.dumps(value)}"])
-            assert getattr(getattr(changed, section), name) == value
 
 
 def test_a_bare_machine_can_search(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
 from hmlet.reproduction import Reproduction, write
+from hmlet.reproduction.cells import TABLES, Cell
 from hmlet.reproduction.markdown import fill, sheet_markdown
-from hmlet.reproduction.plan import TABLES, Cell, Choice
-from hmlet.reproduction.records import CLASSES, Records
+from hmlet.reproduction.plan import Choice
+from hmlet.reproduction.records import CLASSES_FILE, Records
 from hmlet.reproduction.sheets import (
     Verdict,
     ablation_sheet,
@@ -181,7 +182,7 @@ def test_classes_are_compared_over_all_seeds_though_one_is_analysed(tmp_path: Pa
         run = RunDirectory.open(place)
         classes = np.zeros(nodes, dtype=np.int8)
         classes[: 5 * seed] = 1  # five nodes have another class with the other seed
-        run.write_table(CLASSES, pa.table({"class": classes}))
+        run.write_table(CLASSES_FILE, pa.table({"class": classes}))
         run.write_record()
     found = Tables(CHOICE, Records.read(tmp_path))
     assert found.stability is not None

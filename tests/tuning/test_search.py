@@ -20,13 +20,15 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
 from hmlet.models import MODELS
 from hmlet.training.loop import Interrupted
-from hmlet.tuning import Range, Space, backend, load_space, search, tune
+from hmlet.tuning import Objective, Range, Space, backend, load_space, tune
+from hmlet.tuning.search import Search, plan_entries
+from hmlet.tuning.study import StudyQueue
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake()
-    monkeypatch.setattr(search, "fit", fake)
+    monkeypatch.setattr("hmlet.tuning.trial.fit", fake)
     monkeypatch.setattr(backend, "HEARTBEAT_S", 1)
     monkeypatch.setattr(backend, "GRACE_S", 2)
     monkeypatch.setattr(backend, "POLL_S", 0.2)
@@ -171,7 +173,7 @@ WORKER = """
 import os, signal, time
 from pathlib import Path
 import searched as t
-from hmlet.tuning import backend, search, tune
+from hmlet.tuning import backend, trial, tune
 
 backend.HEARTBEAT_S, backend.GRACE_S, backend.POLL_S = 1, 2, 0.2
 log = Path({log!r})
@@ -181,7 +183,7 @@ def before(recipe, out):
         file.write(f"{{os.getpid()}} {{recipe.train.learning_rate}} {{recipe.train.l2}}\\n")
 {before}
 
-search.fit = t.Fake(before)
+trial.fit = t.Fake(before)
 print(tune(t.planted(), t.RECIPE, t.GRID, {out!r}).best.value)
 """
 
@@ -218,12 +220,12 @@ def test_a_process_killed_before_its_first_heartbeat_is_noticed(
 ) -> None:
     for name, seconds in (("HEARTBEAT_S", 1), ("GRACE_S", 2), ("POLL_S", 0.2)):
         monkeypatch.setattr(backend, name, seconds)
-    dead = search.Search(planted(), RECIPE, GRID, tmp_path, False, "cpu", lambda trials: None)
+    dead = Objective(planted(), RECIPE, "cpu")
     with backend.quiet(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Heartbeat of storage", UserWarning)
-        study = dead.open(None, "grid", "none")
-        dead.fill(study, dead.entries("grid", None))
-        study.ask()  # takes a trial, and never says so again
+        queue = StudyQueue.open(dead, GRID, tmp_path, None, "grid", "none")
+        queue.fill(plan_entries(dead, GRID, "grid", None))
+        queue.study.ask()  # takes a trial, and never says so again
     tune(planted(), RECIPE, GRID, tmp_path)
     assert points(tmp_path) == PRODUCT
     assert len(fake.calls) == len(PRODUCT)
@@ -273,13 +275,14 @@ def test_a_trial_is_taken_once_however_many_reach_for_it(tmp_path: Path) -> None
 
 
 def test_a_queue_that_two_processes_filled_at_once_is_worked_off_once(fake: Fake, tmp_path: Path) -> None:
-    one = search.Search(planted(), RECIPE, GRID, tmp_path, False, "cpu", lambda trials: None)
+    one = Objective(planted(), RECIPE, "cpu")
     with backend.quiet():
-        study = one.open(None, "grid", "none")
-        for at, params in enumerate(one.entries("grid", None) * 2):
-            study.enqueue_trial(dict(params), user_attrs={"entry": at % len(PRODUCT)})
-        study.optimize(one.attempt, n_trials=2 * len(PRODUCT) + 1, catch=(Exception,))  # and one that nobody queued
-    one.write(study)
+        queue = StudyQueue.open(one, GRID, tmp_path, None, "grid", "none")
+        for at, point in enumerate(plan_entries(one, GRID, "grid", None) * 2):
+            queue.enqueue(at % len(PRODUCT), point)
+        count = 2 * len(PRODUCT) + 1  # and one that nobody queued
+        queue.study.optimize(queue.attempt(one.train), n_trials=count, catch=(Exception,))
+    Search(one, queue, tmp_path, False, lambda trials: None).write()
     assert len(fake.calls) == len(PRODUCT)
     assert points(tmp_path) == PRODUCT
 
@@ -303,6 +306,15 @@ def test_another_search_does_not_enter_the_directory(
     tune(**arguments, trials=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=f"holds a search with another {what}"):
         tune(**{**arguments, **change})  # type: ignore[arg-type]
+
+
+def test_a_search_goes_on_from_an_older_study_whose_recipe_lacks_a_key(fake: Fake, tmp_path: Path) -> None:
+    tune(planted(), RECIPE, GRID, tmp_path, trials=1)
+    with backend.quiet():
+        queue = StudyQueue.open(Objective(planted(), RECIPE), GRID, tmp_path, None, "grid", "none")
+        queue.study.set_user_attr("recipe", RECIPE.to_toml().replace('schedule = "constant"\n', ""))
+    tune(planted(), RECIPE, GRID, tmp_path)
+    assert points(tmp_path) == PRODUCT
 
 
 @pytest.mark.parametrize(
@@ -339,26 +351,7 @@ def test_a_storage_that_cannot_be_opened_keeps_its_password(fake: Fake, tmp_path
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_has_a_space_that_its_recipe_takes(model: str) -> None:
     space = load_space(None, model)
-    one = search.Search(planted(), resolve(model), space, Path("out"), False, "cpu", lambda trials: None)
-    assert 12 <= len(one.entries("grid", None)) <= 60
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[space]\n", "is not one .space. table"),
-        ("[space]\n'train.l2' = [1]\n[train]\nepochs = 1\n", "is not one .space. table"),
-        ("[space", "is not TOML"),
-        ("[space]\n'train.l2' = []\n", "train.l2"),
-        ("[space]\n'train.l2' = {low = 2, high = 1}\n", "low = 2.* is not below high"),
-        ("[space]\n'train.l2' = {low = 0, high = 1, log = true}\n", "log = true needs low above 0"),
-        ("[space]\n'train.l2' = {from = 1, to = 2}\n", "train.l2"),
-    ],
-)
-def test_a_broken_space_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "space.toml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        load_space(tmp_path / "space.toml", "bpr")
+    assert 12 <= len(plan_entries(Objective(planted(), resolve(model)), space, "grid", None)) <= 60
 
 
 def test_a_real_search_never_reads_the_test_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

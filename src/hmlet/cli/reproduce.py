@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -66,7 +68,8 @@ def reproduce(
     """
     from hmlet.data.catalog import known_name
     from hmlet.errors import ConfigError
-    from hmlet.reproduction import Choice
+    from hmlet.reproduction import Choice, search_recipes
+    from hmlet.reproduction import reproduce as campaign
 
     if space is not None and search is None:
         raise ConfigError(f"--space {space} is for a search", "add --search 8, say")
@@ -80,10 +83,24 @@ def reproduce(
     if plan:
         _tell_plan(choices, out, as_json)
     elif search is not None:
-        options = {"space": space, "device": device, "minutes": minutes, "packed": pack}
-        _search(choices, loaded, out, search, options, as_json)
+        _search(
+            partial(
+                search_recipes,
+                choices,
+                loaded,
+                out,
+                search,
+                space=space,
+                device=device,
+                minutes=minutes,
+                packed=pack,
+            ),
+            as_json,
+        )
     else:
-        _reproduce(choices, loaded, out, {"device": device, "minutes": minutes, "keep": keep, "packed": pack}, as_json)
+        _reproduce(
+            partial(campaign, choices, loaded, out, device=device, minutes=minutes, keep=keep, packed=pack), as_json
+        )
 
 
 def _load(asked: dict[str, Choice]) -> tuple[list[Choice], dict[str, Dataset]]:
@@ -105,11 +122,7 @@ def _load(asked: dict[str, Choice]) -> tuple[list[Choice], dict[str, Dataset]]:
     return choices, loaded
 
 
-def _reproduce(
-    choices: list[Choice], data: dict[str, Dataset], out: Path, options: dict[str, Any], as_json: bool
-) -> None:
-    from hmlet.reproduction import reproduce
-
+def _reproduce(run: Callable[..., Reproduction], as_json: bool) -> None:
     with progress("reproducing") as advance:
 
         def tell(now: Progress) -> None:
@@ -118,7 +131,7 @@ def _reproduce(
             if now.share == 1.0:
                 note(f"{now.done} of {now.wanted}: {now.run.dataset}/{now.run.name}{left}")
 
-        result = reproduce(choices, data, out, listener=tell, **options)
+        result = run(listener=tell)
     if as_json:
         print_json(result.as_json())
         return
@@ -144,16 +157,7 @@ def _tell(result: Reproduction) -> None:
     print_line(f"{result.page} has every table and figure")
 
 
-def _search(
-    choices: list[Choice],
-    data: dict[str, Dataset],
-    out: Path,
-    trials: int,
-    options: dict[str, Any],
-    as_json: bool,
-) -> None:
-    from hmlet.reproduction import search_recipes
-
+def _search(search: Callable[..., list[Path]], as_json: bool) -> None:
     with progress("searching") as advance:
 
         def tell(trial: Trial) -> None:
@@ -161,7 +165,7 @@ def _search(
             advance(trial.number, trial.trials, f"{trial.dataset}/{trial.model} {value}")
             note(f"{trial.dataset}/{trial.model}: trial {trial.number} of {trial.trials}, {value}")
 
-        files = search_recipes(choices, data, out, trials, listener=tell, **options)
+        files = search(listener=tell)
     if as_json:
         print_json({"searches": [str(path) for path in files]})
         return

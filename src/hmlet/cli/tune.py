@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from hmlet.cli.console import Json, Model, Overrides, Preset, app, print_json, p
 
 if TYPE_CHECKING:
     from hmlet.tuning import TrialRecord
+    from hmlet.tuning.backend import Pruning, Sampler
 
 
 @app.command()
@@ -57,7 +58,7 @@ def tune(
 
     recipe = resolve(model, preset, config, overrides or [], seed, known_name(data))
 
-    from hmlet.tuning import load_space, tune
+    from hmlet.tuning import best_trial, load_space, tune
 
     searched = load_space(space, model, preset)
     with progress(f"loading {data}") as advance:
@@ -65,17 +66,18 @@ def tune(
     with progress(f"tuning {model}") as advance:
 
         def tell(records: Sequence[TrialRecord]) -> None:
-            ended = [record for record in records if record.state not in ("waiting", "running")]
-            best = max((record.value for record in ended if record.state == "complete" and record.value), default=0.0)
-            advance(len(ended), len(records), f"trial {len(ended)} of {len(records)}  best ndcg {best:.4f}")
+            ended = [record for record in records if record.ended]
+            best = best_trial(records)
+            value = 0.0 if best is None else best.value or 0.0
+            advance(len(ended), len(records), f"trial {len(ended)} of {len(records)}  best ndcg {value:.4f}")
 
-        chosen: dict[str, Any] = {"sampler": sampler, "pruning": pruning}
         result = tune(
             dataset,
             recipe,
             searched,
             out,
-            **chosen,
+            sampler=cast("Sampler", sampler),  # tune refuses a name that it does not know
+            pruning=cast("Pruning | None", pruning),
             trials=trials,
             storage=storage,
             keep=keep,

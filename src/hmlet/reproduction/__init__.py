@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra
 from hmlet.reproduction.campaign import Outcome, Progress, plan_runs, run_campaign
+from hmlet.reproduction.cells import title
 from hmlet.reproduction.markdown import sheet_markdown
-from hmlet.reproduction.plan import Choice, title
+from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import Records, pack
 from hmlet.reproduction.search import Trial, search
 from hmlet.reproduction.sheets import cost_sheet, sheets
@@ -22,19 +22,19 @@ from hmlet.training.loop import Interrupted
 
 __all__ = ["Choice", "Progress", "Reproduction", "Trial", "reproduce", "search_recipes"]
 
-PAGE, MARKDOWN = "reproduction.html", "reproduction.md"
+PAGE_FILE, MARKDOWN_FILE = "reproduction.html", "reproduction.md"
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What `reproduce` did and where it stands; `tables` has the numbers."""
+    """What `reproduce` did and where its pages are; `tables` has the numbers."""
 
     page: Path
     markdown: Path
     outcome: Outcome
     tables: tuple[Tables, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "page": str(self.page),
             "markdown": str(self.markdown),
@@ -48,17 +48,22 @@ def reproduce(
     data: Mapping[str, Dataset],
     out: Path,
     *,
+    device: str = "auto",
+    minutes: float | None = None,
+    keep: bool = False,
+    packed: Path | None = None,
     listener: Callable[[Progress], None] = lambda progress: None,
-    **options: Any,
 ) -> Reproduction:
     """Train and record what is missing in `out`, then write its page and its Markdown tables: `hmlet reproduce`.
 
-    `data` has the data set of each choice by name; a choice's name is the data set's. `options` are run_campaign's.
+    `data` has the data set of each choice by name; a choice's name is the data set's. The options are run_campaign's.
     A training that is asked to stop saves itself, and the page is written before the call ends with that.
     """
     _require_page()
     try:
-        outcome = run_campaign(choices, data, out, listener=listener, **options)
+        outcome = run_campaign(
+            choices, data, out, device=device, minutes=minutes, keep=keep, packed=packed, listener=listener
+        )
     except Interrupted as stop:
         write(choices, out)
         raise Interrupted(stop.message, "call it again to go on") from stop
@@ -73,8 +78,8 @@ def write(choices: Sequence[Choice], out: Path) -> Reproduction:
     tables = tuple(Tables(choice, records) for choice in choices)
     runs = plan_runs(choices)
     done = sum(records.find(run.dataset, run.recipe) is not None for run in runs)
-    page = put(out / PAGE, render(tables, done, len(runs)).encode())
-    markdown = put(out / MARKDOWN, _markdown(tables, out).encode())
+    page = put(out / PAGE_FILE, render(tables, done, len(runs)).encode())
+    markdown = put(out / MARKDOWN_FILE, _markdown(tables, out).encode())
     return Reproduction(page, markdown, Outcome(found=done), tables)
 
 
@@ -137,7 +142,7 @@ def _markdown(tables: Sequence[Tables], home: Path) -> str:
     return "\n".join(parts)
 
 
-def _numbers(tables: Tables) -> dict[str, Any]:
+def _numbers(tables: Tables) -> dict[str, object]:
     """The main table and the claims, for programs."""
     main = {}
     for model, row in tables.main.items():

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import torch
@@ -24,12 +23,12 @@ from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice, Planned, folder
 from hmlet.reproduction.records import (
-    CLASSES,
-    FILES,
-    NOISY,
-    SCORES,
-    WALL,
-    K,
+    CLASSES_FILE,
+    NOISY_FILE,
+    RECORD_FILES,
+    SCORE_FILES,
+    TEST_K,
+    WALL_FILE,
     Record,
     Records,
     pack,
@@ -46,7 +45,7 @@ SAMPLED = "sampled:1000"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a campaign stands: told at every epoch and at every end of a run."""
+    """The progress of a campaign: told at every epoch and at every end of a run."""
 
     run: Planned
     share: float  # of this run, 0 to 1; 1 says that it has been recorded
@@ -62,9 +61,9 @@ class Outcome:
     found: int = 0
     trained: list[Path] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)  # run -> why it cannot be trained here
-    left: list[str] = field(default_factory=list)  # for want of time
+    left: list[str] = field(default_factory=list)  # too little time was left
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "found": self.found,
             "trained": [str(path) for path in self.trained],
@@ -139,7 +138,7 @@ class _Campaign:
         if record is None or not record.complete(run):
             return False
         if not self.keep and record.path == self._place(run):
-            keep_only(record.path, FILES)  # a kill between the last file and this leaves the weights
+            keep_only(record.path, RECORD_FILES)  # a kill between the last file and this leaves the weights
         return True
 
     def expected(self, run: Planned) -> float | None:
@@ -189,21 +188,21 @@ class _Campaign:
         if planned.gated:
             classes = read_choices(run, data, data.n_users + data.n_items).classes
             with locked(run.path):
-                run.write_table(CLASSES, pa.table({"class": classes}))
-                run.write_json(NOISY, noisy_ranking(run, data, self.device))
+                run.write_table(CLASSES_FILE, pa.table({"class": classes}))
+                run.write_json(NOISY_FILE, noisy_ranking(run, data, self.device))
         users_UF, items_IF = run.factors()
         factors = users_UF.to(self.device), items_IF.to(self.device)
-        strict, plain = (evaluate(factors, data, "test", mask, K) for mask in ("train+valid", "train"))
+        strict, plain = (evaluate(factors, data, "test", mask, TEST_K) for mask in ("train+valid", "train"))
         with locked(run.path):
             if planned.tested:
                 write_paired(run, plain)
-            run.write_json(SCORES["train+valid"], strict.as_json())
+            run.write_json(SCORE_FILES["train+valid"], strict.as_json())
             trained = run.record.timings.training_seconds  # of all calls that took part
-            run.write_json(WALL, {"wall_seconds": round(max(time.monotonic() - began, trained), 1)})
-            run.write_json(SCORES["train"], plain.as_json())
+            run.write_json(WALL_FILE, {"wall_seconds": round(max(time.monotonic() - began, trained), 1)})
+            run.write_json(SCORE_FILES["train"], plain.as_json())
             run.write_record()
             if not self.keep:
-                keep_only(run.path, FILES)
+                keep_only(run.path, RECORD_FILES)
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:

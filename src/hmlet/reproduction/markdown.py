@@ -9,10 +9,10 @@ from pathlib import Path
 
 from hmlet.errors import ConfigError
 from hmlet.ranking.statistics import markdown_table
-from hmlet.reproduction.records import SCORES
+from hmlet.reproduction.records import SCORE_FILES
 from hmlet.reproduction.sheets import Links, Sheet, Value
 
-_BLOCK = re.compile(r"(<!-- made from records: ([\w -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_RECORD_BLOCK = re.compile(r"(<!-- made from records: ([\w -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def sheet_markdown(sheet: Sheet, home: Path, *, heading: str | None = "###") -> str:
@@ -26,13 +26,13 @@ def _text(value: Value, home: Path) -> str:
     if not isinstance(value, Links):
         return value.replace("|", "\\|")
     return " ".join(
-        f"[{record.recipe.seed}]({Path(os.path.relpath(record.path / SCORES['train'], home)).as_posix()})"
+        f"[{record.recipe.seed}]({Path(os.path.relpath(record.path / SCORE_FILES['train'], home)).as_posix()})"
         for record in value
     )
 
 
 def fill(text: str, make: Callable[[Sequence[str]], str]) -> str:
     """A document whose blocks `<!-- made from records: WORDS -->` … `<!-- end -->` hold what `make(WORDS)` returns."""
-    if text.count("<!-- made from records:") != len(_BLOCK.findall(text)):
+    if text.count("<!-- made from records:") != len(_RECORD_BLOCK.findall(text)):
         raise ConfigError("a block made from records has no end", "close it with <!-- end -->")
-    return _BLOCK.sub(lambda found: f"{found[1]}\n{make(found[2].split())}\n{found[4]}", text)
+    return _RECORD_BLOCK.sub(lambda found: f"{found[1]}\n{make(found[2].split())}\n{found[4]}", text)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from hmlet.data import Dataset
 from hmlet.graph import training_graph
 from hmlet.ranking.evaluation import evaluate
-from hmlet.reproduction.records import TESTED, K
+from hmlet.reproduction.records import TEST_K, TESTED, NoisyRanking
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.loading import load_model
 from hmlet.training.steps import make_operator
@@ -19,8 +17,8 @@ DRAWS = 5
 
 
 @torch.no_grad()
-def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws: int = DRAWS) -> dict[str, Any]:
-    """Test metrics of one trained HMLET under `draws` draws of noise, at the best epoch's temperature."""
+def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws: int = DRAWS) -> NoisyRanking:
+    """Test metrics of one trained model with gates under `draws` draws of noise, at the best epoch's temperature."""
     recipe = run.recipe()
     graph = training_graph(data)
     model = load_model(run).to(device)
@@ -30,7 +28,9 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
     for _ in range(draws):
         how = model.noisy_pass(run.record.best_epoch - 1, noise)
         factors_NF: Tensor = model.propagate(operator, how).factors().float()
-        metrics = evaluate((factors_NF[: data.n_users], factors_NF[data.n_users :]), data, "test", "train", K).metrics
+        metrics = evaluate(
+            (factors_NF[: data.n_users], factors_NF[data.n_users :]), data, "test", "train", TEST_K
+        ).metrics
         for name in TESTED:
             found[name].append(metrics[name])
-    return {"gate_ranking": "noisy", "draws": draws, "mask": "train", "k": K, "metrics": found}
+    return {"gate_ranking": "noisy", "draws": draws, "mask": "train", "k": TEST_K, "metrics": found}

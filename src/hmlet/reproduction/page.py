@@ -22,11 +22,12 @@ from hmlet.report.page import (
     table,
     verdict_table,
 )
-from hmlet.reproduction.plan import TABLES, folder, title
-from hmlet.reproduction.sheets import RECORDS, Sheet, Value, Verdict, cost_sheet, sheets
+from hmlet.reproduction.cells import OURS_TITLE, TABLES, title
+from hmlet.reproduction.plan import folder
+from hmlet.reproduction.sheets import RECORDS_COLUMN, Sheet, Value, Verdict, cost_sheet, sheets
 from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, FEW, LEVEL, NOT_RUN, REACHED, UNCLEAR, Tables
 
-MARKS = {
+VERDICT_MARKS = {
     **dict.fromkeys((HOLDS, REACHED, AHEAD), "yes"),
     **dict.fromkeys((FAILS, BELOW, BEHIND), "no"),
     **dict.fromkeys((WEAK, LEVEL, UNCLEAR, FEW), "weak"),
@@ -81,7 +82,7 @@ def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[s
 
 def sheet_card(sheet: Sheet) -> str:
     """A sheet as one of the report's cards, without links: the page stands alone and may be read anywhere."""
-    shown = [at for at, name in enumerate(sheet.columns) if name != RECORDS]
+    shown = [at for at, name in enumerate(sheet.columns) if name != RECORDS_COLUMN]
     rows = [[_cell(row[at]) for at in shown] for row in sheet.rows]
     columns = [sheet.columns[at] for at in shown]
     wide = sheet.wide or sheet.words or len(columns) >= WIDE
@@ -92,7 +93,7 @@ def _cell(value: Value) -> str:
     if not isinstance(value, Verdict):
         assert isinstance(value, str)
         return value
-    mark = next((mark for word, mark in MARKS.items() if value.startswith(word)), "")
+    mark = next((mark for word, mark in VERDICT_MARKS.items() if value.startswith(word)), "")
     told = value.removeprefix(f"{BELOW} (").removesuffix(")") if value.startswith(BELOW) else value
     return Cell(f'<span class="{mark}">{escape(told)}</span>')
 
@@ -105,7 +106,7 @@ def figures(tables: Tables, prefix: str) -> dict[str, str]:
         for row in tables.rows("variants")
         if (found := row.spread()) is not None
     ]
-    gated = [record.material("HMLET(End)") for record in tables.analysed[:1]]
+    gated = [record.material(OURS_TITLE) for record in tables.analysed[:1]]
     drawn = [
         drawing.learning(Material(first[: len(drawing.SERIES)])) if first else None,
         drawing.variants(Material(variants)) if variants else None,
@@ -120,7 +121,7 @@ def figures(tables: Tables, prefix: str) -> dict[str, str]:
 def _gate_tables(tables: Tables) -> list[str | None]:
     if not tables.analysed:
         return [None]
-    run = tables.analysed[0].material("HMLET(End)")
+    run = tables.analysed[0].material(OURS_TITLE)
     assert run.analysis is not None
     found = replace(run.analysis, stability=tables.stability)
     return [

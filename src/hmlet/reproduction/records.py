@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -33,14 +33,27 @@ from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import RECORD
 from hmlet.system.files import replacing
 
-SCORES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
-WALL, PAIRED, CLASSES, NOISY = "wall.json", "paired.parquet", "classes.parquet", "noisy.json"
-FILES = ("config.toml", RECORD, "metrics.jsonl", *SCORES.values(), WALL, PAIRED, ANALYSIS, CLASSES, NOISY)
+SCORE_FILES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
+WALL_FILE, PAIRED_FILE, CLASSES_FILE, NOISY_FILE = "wall.json", "paired.parquet", "classes.parquet", "noisy.json"
+_OWN_FILES = (*SCORE_FILES.values(), WALL_FILE, PAIRED_FILE, ANALYSIS, CLASSES_FILE, NOISY_FILE)
+RECORD_FILES = ("config.toml", RECORD, "metrics.jsonl", *_OWN_FILES)
 TESTED = ("ndcg", "recall", "precision")
-K = 20
-SEARCHES = "search"  # OUT/search/<data set>/<model>.json
-_PACKED = re.compile(rf"[\w.-]+/[\w.-]+/({'|'.join(map(re.escape, FILES))})|{SEARCHES}/[\w.-]+/[\w.-]+\.json", re.ASCII)
+TEST_K = 20
+SEARCH_FOLDER = "search"  # OUT/search/<data set>/<model>.json
+_PACKED = re.compile(
+    rf"[\w.-]+/[\w.-]+/({'|'.join(map(re.escape, RECORD_FILES))})|{SEARCH_FOLDER}/[\w.-]+/[\w.-]+\.json", re.ASCII
+)
 _LARGEST = 64 << 20  # bytes of one packed file: many times what a record has
+
+
+class NoisyRanking(TypedDict):
+    """noisy.json: the test metrics of one trained model, ranked with fresh noise in its gates at each draw."""
+
+    gate_ranking: Literal["noisy"]
+    draws: int
+    mask: str
+    k: int
+    metrics: dict[str, list[float]]  # metric -> one value per draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +67,10 @@ class Record:
     @classmethod
     def read(cls, path: Path) -> Record | None:
         """The record in a directory, or None where there is none yet."""
-        if not all((path / name).is_file() for name in ("config.toml", RECORD, SCORES["train"])):
+        if not all((path / name).is_file() for name in ("config.toml", RECORD, SCORE_FILES["train"])):
             return None
         run = RunDirectory.open(path)
-        scores = {mask: _json(run, name)["metrics"] for mask, name in SCORES.items() if run.has(name)}
+        scores = {mask: _json(run, name)["metrics"] for mask, name in SCORE_FILES.items() if run.has(name)}
         return cls(run, run.recipe(), scores) if run.finished else None
 
     @property
@@ -88,18 +101,18 @@ class Record:
     @cached_property
     def seconds(self) -> float:
         """What the run took, from its start to its last file; without a measured wall time, its training."""
-        if self.run.has(WALL):
-            return float(_json(self.run, WALL)["wall_seconds"])
+        if self.run.has(WALL_FILE):
+            return float(_json(self.run, WALL_FILE)["wall_seconds"])
         return self.run.record.timings.training_seconds
 
     @cached_property
     def paired(self) -> Evaluation | None:
         """Metrics by user on the test part, where they were kept."""
-        if not self.run.has(PAIRED):
+        if not self.run.has(PAIRED_FILE):
             return None
-        table = read_parquet(_content(self.run, PAIRED))
+        table = read_parquet(_content(self.run, PAIRED_FILE))
         values = {name: table[name].to_numpy().astype(np.float64) for name in TESTED}
-        return Evaluation("test", "train", K, table["user"].to_numpy().astype(np.int64), values, float("nan"))
+        return Evaluation("test", "train", TEST_K, table["user"].to_numpy().astype(np.int64), values, float("nan"))
 
     @cached_property
     def analysis(self) -> Analysis | None:
@@ -110,17 +123,17 @@ class Record:
     @cached_property
     def classes(self) -> Codes | None:
         """Each node's class, as `hmlet analyze` numbers them."""
-        if not self.run.has(CLASSES):
+        if not self.run.has(CLASSES_FILE):
             return None
-        return np.asarray(read_parquet(_content(self.run, CLASSES))["class"].to_numpy(), dtype=np.int8)
+        return np.asarray(read_parquet(_content(self.run, CLASSES_FILE))["class"].to_numpy(), dtype=np.int8)
 
     @cached_property
-    def noisy(self) -> dict[str, Any] | None:
-        return _json(self.run, NOISY) if self.run.has(NOISY) else None
+    def noisy(self) -> NoisyRanking | None:
+        return _json(self.run, NOISY_FILE) if self.run.has(NOISY_FILE) else None
 
     def complete(self, planned: Planned) -> bool:
         """Whether all is there that the tables need of this run."""
-        needed = [*SCORES.values(), *[PAIRED] * planned.tested, *[CLASSES, NOISY] * planned.gated]
+        needed = [*SCORE_FILES.values(), *[PAIRED_FILE] * planned.tested, *[CLASSES_FILE, NOISY_FILE] * planned.gated]
         return all(self.run.has(name) for name in [*needed, *[ANALYSIS] * planned.analysed])
 
     def material(self, label: str, scores: Mapping[str, float] | None = None) -> RunMaterial:
@@ -145,10 +158,10 @@ class Records:
         return cls(record for folder in folders if (record := Record.read(folder)) is not None)
 
     def add(self, record: Record) -> None:
-        """Take in a record; of two runs of one recipe, the one with values by user stands, else the first."""
+        """Take in a record; of two runs of one recipe, the one with values by user counts, else the first."""
         key = (record.dataset, record.identity)
         self.all.append(record)
-        if key not in self._found or (record.run.has(PAIRED) and not self._found[key].run.has(PAIRED)):
+        if key not in self._found or (record.run.has(PAIRED_FILE) and not self._found[key].run.has(PAIRED_FILE)):
             self._found[key] = record
 
     def find(self, dataset: str, recipe: Recipe, fingerprint: str | None = None) -> Record | None:
@@ -187,8 +200,13 @@ def write_paired(run: RunDirectory, evaluation: Evaluation) -> None:
     """Write a run's metrics by user, small: float32 by dictionary, growing users by their differences."""
     columns = {name: evaluation.per_user[name].astype(np.float32) for name in TESTED}
     table = pa.table({"user": evaluation.users.astype(np.int32), **columns})
-    packing: dict[str, Any] = {"use_dictionary": list(TESTED), "column_encoding": {"user": "DELTA_BINARY_PACKED"}}
-    run.write(PAIRED, lambda path: pq.write_table(table, path, compression="zstd", **packing))
+    delta = {"user": "DELTA_BINARY_PACKED"}
+    run.write(
+        PAIRED_FILE,
+        lambda path: pq.write_table(
+            table, path, compression="zstd", use_dictionary=list(TESTED), column_encoding=delta
+        ),
+    )
 
 
 def _content(run: RunDirectory, name: str) -> bytes:
@@ -209,10 +227,10 @@ def _json(run: RunDirectory, name: str) -> Any:
 def pack(root: Path, folders: Iterable[Path], out: Path) -> int:
     """Write the small files of run directories, and every search, of a campaign to one .tar.gz; returns their number.
 
-    The old file stands until the new one is whole.
+    The old file stays until the new one is complete.
     """
-    chosen = [folder / name for folder in sorted(folders) for name in FILES if (folder / name).is_file()]
-    chosen += sorted((root / SEARCHES).glob("*/*.json"))
+    chosen = [folder / name for folder in sorted(folders) for name in RECORD_FILES if (folder / name).is_file()]
+    chosen += sorted((root / SEARCH_FOLDER).glob("*/*.json"))
     with replacing(out) as temporary, tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
         for path in chosen:
             archive.add(path, str(path.relative_to(root)), recursive=False, filter=_plain)

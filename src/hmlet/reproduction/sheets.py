@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmlet.ranking.statistics import TITLES, Spread, spread
-from hmlet.reproduction.plan import OURS
+from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL_TITLE
 from hmlet.reproduction.records import TESTED, Record
 from hmlet.reproduction.tables import (
     AHEAD,
@@ -24,7 +24,7 @@ from hmlet.reproduction.tables import (
 )
 
 MISSING = "–"
-RECORDS = "records"  # the column that leads to the runs
+RECORDS_COLUMN = "records"  # the column that leads to the runs
 
 
 class Verdict(str):
@@ -80,7 +80,7 @@ def main_sheet(tables: Tables) -> Sheet:
         "The main table",
         "Test part, full ranking, mean ± standard deviation over seeds. The paper's mask hides training items; the "
         "strict one hides validation items too.",
-        [*columns, "strict NDCG", RECORDS],
+        [*columns, "strict NDCG", RECORDS_COLUMN],
         rows,
         (3, 6, 9),
     )
@@ -104,13 +104,13 @@ def tests_sheet(tables: Tables) -> Sheet:
             told = [percent, p_text(gap.t_test_p), p_text(gap.wilcoxon_p), effect, f"{low:+.5f} … {high:+.5f}"]
             rows.append([label, f"{TITLES[metric]}@20", Verdict(chance(gap)), *told])
     return Sheet(
-        "HMLET(End) against each model",
+        f"{OURS_TITLE} against each model",
         "Paired over users, each user's value averaged over the seeds that were run; p-values are two-sided and not "
         "corrected for the number of models. They say nothing about other seeds: the deviations above do.",
         [
             "against",
             "metric",
-            "HMLET(End) is",
+            f"{OURS_TITLE} is",
             "difference",
             "p (t-test)",
             "p (Wilcoxon)",
@@ -127,7 +127,7 @@ def variants_sheet(tables: Tables) -> Sheet:
     return Sheet(
         "Where to put the gates",
         "The paper's figure of variants. It finds End best on every set.",
-        ["variant", "seeds", "NDCG@20", "paper", "verdict", RECORDS],
+        ["variant", "seeds", "NDCG@20", "paper", "verdict", RECORDS_COLUMN],
         rows,
         (3,),
     )
@@ -148,10 +148,10 @@ def ablation_sheet(tables: Tables) -> Sheet:
     epochs = {tables.choice.recipe(row.cell, 1).train.epochs for row in tables.rows("ablation")}
     return Sheet(
         "What carries the gain",
-        "HMLET(End) with one thing changed, LightGCN where it says so, against HMLET(End) as it is (gates: trained), "
-        f"for {', '.join(map(str, sorted(epochs)))} epochs each. "
+        f"{OURS_TITLE} with one thing changed, {RIVAL_TITLE} where it says so, against {OURS_TITLE} as it is "
+        f"(gates: trained), for {', '.join(map(str, sorted(epochs)))} epochs each. "
         "A difference is clear where Welch's t-test over the seeds has p < 0.05, not corrected for the number of arms.",
-        ["what is changed", "arm", "seeds", "NDCG@20", "to HMLET(End)", "verdict", RECORDS],
+        ["what is changed", "arm", "seeds", "NDCG@20", f"to {OURS_TITLE}", "verdict", RECORDS_COLUMN],
         rows,
     )
 
@@ -165,9 +165,9 @@ def leads_sheet(tables: Tables) -> Sheet:
         told = {HIGHER: AHEAD, LOWER: BEHIND}.get(verdict, verdict)
         rows.append([f"{ours.cell.group} {ours.cell.label}", *map(number, found), moved(*found), Verdict(told)])
     return Sheet(
-        "The lead over LightGCN, like against like",
+        f"The lead over {RIVAL_TITLE}, like against like",
         "The arms above that both models have, each with the rest of its own recipe.",
-        ["both with", "HMLET(End)", "LightGCN", "difference", "HMLET(End) is"],
+        ["both with", OURS_TITLE, RIVAL_TITLE, "difference", f"{OURS_TITLE} is"],
         rows,
         wide=True,
     )
@@ -177,11 +177,11 @@ def ranking_sheet(tables: Tables) -> Sheet:
     """What the authors' noisy gates and the mask do to the same trained models."""
     row = tables.main.get(OURS)
     records = row.records if row else ()
-    noisy = [record for record in records if record.noisy]
-    draws = [value for record in noisy for value in (record.noisy or {})["metrics"]["ndcg"]]
-    within = [spread((record.noisy or {})["metrics"]["ndcg"]).std for record in noisy]
+    noisy = [(record, record.noisy["metrics"]["ndcg"]) for record in records if record.noisy]
+    draws = [value for _, values in noisy for value in values]
+    within = [spread(values).std for _, values in noisy]
     plain, strict = (row.spread("ndcg", mask) if row else None for mask in ("train", "train+valid"))
-    same = spread([record.scores["train"]["ndcg"] for record in noisy]) if noisy else None
+    same = spread([record.scores["train"]["ndcg"] for record, _ in noisy]) if noisy else None
     widest = max((std for std in within if std is not None), default=None)
     rows: list[list[Value]] = [
         ["gates by argmax, training items hidden", number(plain), MISSING, MISSING],
@@ -195,8 +195,8 @@ def ranking_sheet(tables: Tables) -> Sheet:
     ]
     return Sheet(
         "Noise when ranking, and the mask",
-        "The same trained HMLET(End), ranked in other ways. The authors' program draws fresh noise at every ranking; "
-        "the last column is the largest standard deviation of one model's draws.",
+        f"The same trained {OURS_TITLE}, ranked in other ways. The authors' program draws fresh noise at every "
+        "ranking; the last column is the largest standard deviation of one model's draws.",
         ["ranked by", "NDCG@20", "change", "std of draws"],
         rows,
         wide=True,
@@ -213,7 +213,7 @@ def claims_sheet(tables: Tables) -> Sheet:
     rows = [[claim.about, claim.paper, claim.ours, Verdict(claim.verdict)] for claim in tables.claims()]
     return Sheet(
         "What the paper says, and what we find",
-        "One row for each table and figure; the gates are those of HMLET(End)'s first analysed seed.",
+        f"One row for each table and figure; the gates are those of {OURS_TITLE}'s first analysed seed.",
         ["", "paper", "ours", "verdict"],
         rows,
         (1,),

@@ -17,15 +17,16 @@ from hmlet.analysis.stability import Stability, stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, Judgement
 from hmlet.ranking.statistics import SIGNIFICANT, Paired, Spread, one_against_others, spread, welch_test
 from hmlet.report.paper import paper
-from hmlet.reproduction.plan import OURS, RIVAL, TABLES, Cell, Choice, named
+from hmlet.reproduction.cells import CAMPAIGN, OURS, OURS_TITLE, RIVAL, TABLES, Cell, arm_label, is_ours
+from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
 from hmlet.runs.choices import CLASSES
 
 REACHED, BELOW, NOT_RUN, NO_NUMBER = "reached", "below", "not run", "–"
-AS_IS = "as it is"  # an arm that is HMLET(End) itself
+AS_IS = "as it is"  # an arm that changes nothing
 HIGHER, LOWER, UNCLEAR, FEW = "higher", "lower", "no clear difference", "too few seeds"
 AHEAD, BEHIND, LEVEL = "ahead", "behind", "may be chance"
-RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
+TEST_RESAMPLES = 2_000  # for the intervals; a tenth of a digit more is not worth a minute
 NEAR = 10  # percentage points within which a share is the paper's
 
 
@@ -104,7 +105,7 @@ class Tables:
         if cell.table == "main":
             return paper().main_table.get(self.dataset, {}).get(cell.model)
         if cell.table == "variants":
-            value = paper().variants_ndcg.get(self.dataset, {}).get(cell.model.removeprefix("hmlet-"))
+            value = paper().variants_ndcg.get(self.dataset, {}).get(CAMPAIGN.variant(cell.model))
             return None if value is None else (value,)
         return None
 
@@ -121,11 +122,11 @@ class Tables:
             for name, row in self.main.items()
         }
         some = {name: runs for name, runs in models.items() if runs}
-        return one_against_others(OURS, some, resamples=RESAMPLES) if OURS in some and len(some) > 1 else {}
+        return one_against_others(OURS, some, resamples=TEST_RESAMPLES) if OURS in some and len(some) > 1 else {}
 
     def best_baseline(self, metric: str = "ndcg") -> Row | None:
         """The best model of the main table that is no HMLET."""
-        rows = [row for row in self.main.values() if not row.cell.model.startswith("hmlet") and row.records]
+        rows = [row for row in self.main.values() if not is_ours(row.cell.model) and row.records]
         return max(rows, key=lambda row: _mean(row, metric), default=None)
 
     def reference(self) -> Row | None:
@@ -142,7 +143,7 @@ class Tables:
         return [
             (ours, self.arms[rival])
             for (group, label), ours in self.arms.items()
-            if (rival := (group, named(label, RIVAL))) in self.arms
+            if (rival := (group, arm_label(label, RIVAL))) in self.arms
         ]
 
     @cached_property
@@ -160,7 +161,7 @@ class Tables:
         return stability(list(classes.values()), seeds=list(classes)) if len(classes) > 1 else None
 
     def cost(self) -> list[tuple[str, int, float]]:
-        """Device, runs and minutes of every record that stands in a table, each run once."""
+        """Device, runs and minutes of every record behind a table, each run once."""
         rows = [row for table in TABLES for row in self.rows(table)]
         records = {record.path: record for row in rows for record in row.records}
         devices = sorted({record.device for record in records.values()})
@@ -186,7 +187,7 @@ class Tables:
         row = self.main.get(OURS)
         quoted = None if row is None else row.paper
         says = "–" if quoted is None else " / ".join(f"{value:.4f}" for value in quoted)
-        about = "HMLET(End): NDCG, Recall and Precision@20"
+        about = f"{OURS_TITLE}: NDCG, Recall and Precision@20"
         if row is None or not row.records:
             return Claim(about, says, NOT_RUN, NOT_RUN)
         means = " / ".join(f"{_mean(row, metric):.4f}" for metric in TESTED)
@@ -197,8 +198,8 @@ class Tables:
     def _gain_claim(self) -> Claim:
         theirs = paper().improvement_percent.get(self.dataset)
         says = "yes" if theirs is None else f"yes, by {theirs[0]:.2f} % NDCG"
-        about, best = "HMLET(End) beats every baseline", self.best_baseline()
-        wanted = [row for row in self.main.values() if not row.cell.model.startswith("hmlet")]
+        about, best = f"{OURS_TITLE} beats every baseline", self.best_baseline()
+        wanted = [row for row in self.main.values() if not is_ours(row.cell.model)]
         gap = self.tests.get("ndcg", {}).get(best.cell.model) if best else None
         if best is None or gap is None:
             return Claim(about, says, NOT_RUN, NOT_RUN)
@@ -211,8 +212,9 @@ class Tables:
     def _variants_claim(self) -> Claim:
         rows = sorted((row for row in self.rows("variants") if row.records), key=lambda row: -_mean(row))
         about, says = "End is the best place for the gates", "yes"
-        if len(rows) < 4:
-            return Claim(about, says, NOT_RUN if not rows else f"{len(rows)} of 4 variants run", NOT_RUN)
+        wanted = len(CAMPAIGN.variants.models)
+        if len(rows) < wanted:
+            return Claim(about, says, NOT_RUN if not rows else f"{len(rows)} of {wanted} variants run", NOT_RUN)
         ours = f"{rows[0].cell.label} {_mean(rows[0]):.4f}, {rows[1].cell.label} {_mean(rows[1]):.4f}"
         if rows[0].cell.model != OURS:
             return Claim(about, says, ours, FAILS)
@@ -222,7 +224,7 @@ class Tables:
         sizes = paper().class_size_percent.get(self.dataset)
         says = "FL is the smallest class" if sizes is None else _sizes({name: sizes[name] / 100 for name in CLASSES})
         names = {"pagerank": "PageRank", "betweenness": "Betweenness", "closeness": "Closeness"}
-        chosen = paper().gate_share_percent["end"][2:]
+        chosen = paper().gate_share_percent[CAMPAIGN.variant(OURS)][2:]
         abouts = [
             ("Non-linear choices at layers 3 / 4", f"{chosen[0]:.1f} % / {chosen[1]:.1f} % (Amazon-Book)"),
             (f"Class sizes FNL / PNL / FL, each within {NEAR} points", says),

@@ -19,7 +19,7 @@ Pruning = Literal["none", "median", "halving"]
 HEARTBEAT_S = 10
 GRACE_S = 60  # without a heartbeat, after which a trial's process counts as dead
 POLL_S = 1.0  # between two looks at what other processes do
-ATTEMPTS = 3  # of a trial whose process died; then it is left alone, since it may be what kills them
+TRIAL_ATTEMPTS = 3  # of a trial whose process dies; then it is left alone, since it may be what kills them
 
 
 def library() -> Any:
@@ -55,7 +55,7 @@ def connect(url: str) -> Any:
         "engine_kwargs": {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},
         "heartbeat_interval": HEARTBEAT_S,
         "grace_period": GRACE_S,
-        "heartbeat_stale_trial_callback": retry(ATTEMPTS - 1),
+        "heartbeat_stale_trial_callback": retry(TRIAL_ATTEMPTS - 1),
     }
     for left in (2, 1, 0):
         try:

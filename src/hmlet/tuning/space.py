@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError, model_validator
 
 from hmlet.errors import ConfigError
@@ -31,8 +33,10 @@ class Range(Section):
         return self
 
 
-Space = Mapping[str, "tuple[Any, ...] | Range"]
+Space = Mapping[str, "tuple[object, ...] | Range"]
 """section.key -> the values to choose from, or a range."""
+Point = Mapping[str, object]
+"""section.key -> one value of a space; keys that are left out keep the recipe's own value."""
 
 
 def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
@@ -54,7 +58,7 @@ def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
     return {key: _dimension(key, value) for key, value in space.items()}
 
 
-def _dimension(key: str, value: Any) -> tuple[Any, ...] | Range:
+def _dimension(key: str, value: object) -> tuple[object, ...] | Range:
     if isinstance(value, list) and value:
         return tuple(value)
     try:
@@ -67,6 +71,39 @@ def _dimension(key: str, value: Any) -> tuple[Any, ...] | Range:
         ) from error
 
 
-def as_json(space: Space) -> dict[str, Any]:
-    """A space in JSON's types, in which a study remembers it."""
+def as_json(space: Space) -> dict[str, object]:
+    """A space in JSON's types, in which a search remembers it."""
     return {key: values.model_dump() if isinstance(values, Range) else list(values) for key, values in space.items()}
+
+
+def grid(space: Space, seed: int) -> list[Point]:
+    """Every combination of a space's values, in an order drawn from the seed."""
+    choices: dict[str, tuple[object, ...]] = {}
+    for key, values in space.items():
+        if isinstance(values, Range):
+            raise ConfigError(f"a grid cannot try the range of {key}", "list its values, or use --sampler tpe")
+        choices[key] = values
+    points = [dict(zip(choices, combination, strict=True)) for combination in itertools.product(*choices.values())]
+    return [points[at] for at in np.random.default_rng(seed).permutation(len(points))]
+
+
+def draw(space: Space, trials: int, seed: int, base: Point) -> list[Point]:
+    """The recipe as it is (at `base`), then random points of a space, no two alike while there are others left."""
+    rng = np.random.default_rng(seed)
+    points: list[Point] = [{}]
+    for _ in range(50 * trials):
+        point = {key: _value(values, rng) for key, values in space.items()}
+        if len(points) < trials and point != base and point not in points:
+            points.append(point)
+    while len(points) < trials:
+        points.append({key: _value(values, rng) for key, values in space.items()})
+    return points[:trials]
+
+
+def _value(values: tuple[object, ...] | Range, rng: np.random.Generator) -> object:
+    if not isinstance(values, Range):
+        return values[int(rng.integers(len(values)))]
+    low, high = (np.log(values.low), np.log(values.high)) if values.log else (values.low, values.high)
+    drawn = float(rng.uniform(low, high))
+    value = float(np.exp(drawn)) if values.log else drawn
+    return round(value) if isinstance(values.low, int) and isinstance(values.high, int) else value

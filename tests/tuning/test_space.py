@@ -1,0 +1,79 @@
+"""Spaces: what a file may say, which points are drawn, and that every shipped space fits its model's recipe."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hmlet.config import resolve
+from hmlet.errors import ConfigError
+from hmlet.models import MODELS
+from hmlet.tuning import Range, Space, draw, load_space
+from hmlet.tuning.space import grid
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[space]\n", "is not one .space. table"),
+        ("[space]\n'train.l2' = [1]\n[train]\nepochs = 1\n", "is not one .space. table"),
+        ("[space", "is not TOML"),
+        ("[space]\n'train.l2' = []\n", "train.l2"),
+        ("[space]\n'train.l2' = {low = 2, high = 1}\n", "low = 2.* is not below high"),
+        ("[space]\n'train.l2' = {low = 0, high = 1, log = true}\n", "log = true needs low above 0"),
+        ("[space]\n'train.l2' = {from = 1, to = 2}\n", "train.l2"),
+    ],
+)
+def test_a_broken_space_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "space.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_space(tmp_path / "space.toml", "bpr")
+
+
+def test_points_differ_and_lie_in_the_space() -> None:
+    space = {"a": (1, 2), "b": Range(low=1, high=9), "c": Range(low=1e-4, high=1e-1, log=True)}
+    points = draw(space, 30, 1, {})
+    assert points[0] == {}
+    assert points[:10] == draw(space, 10, 1, {})
+    assert len({json.dumps(point) for point in points}) == 30
+    assert all(point["a"] in (1, 2) and point["b"] in range(1, 10) for point in points[1:])
+    exponents = np.log10([point["c"] for point in points[1:]])
+    assert exponents.min() < -3
+    assert exponents.max() > -2
+    assert len(draw({"a": (1, 2)}, 5, 1, {})) == 5  # more trials than points
+    assert draw({"a": (1, 2)}, 2, 1, {"a": 1}) == [{}, {"a": 2}]  # the first was at 1
+
+
+def test_a_seed_draws_the_points_that_it_always_drew() -> None:
+    """A search that is continued draws its points again, so they may never change."""
+    space: Space = {"a": (1, 2), "b": Range(low=1, high=9), "c": Range(low=1e-4, high=1e-1, log=True)}
+    assert draw(space, 4, 7, {}) == [
+        {},
+        {"a": 2, "b": 8, "c": 0.021235234963662725},
+        {"a": 2, "b": 3, "c": 0.0007952411684214871},
+        {"a": 1, "b": 1, "c": 0.029086084075651858},
+    ]
+
+
+def test_a_grid_has_every_combination_in_the_seeds_order() -> None:
+    space: Space = {"a": (1, 2, 3), "b": ("x", "y")}
+    product = [{"a": a, "b": b} for a, b in itertools.product((1, 2, 3), ("x", "y"))]
+    assert grid(space, 5) == [product[at] for at in np.random.default_rng(5).permutation(6)]
+    with pytest.raises(ConfigError, match="the range of a"):
+        grid({"a": Range(low=1, high=2)}, 5)
+
+
+@pytest.mark.parametrize("preset", ["hmlet", "gpu"])
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_every_point_of_a_shipped_space_is_a_recipe(preset: str, model: str) -> None:
+    base = resolve(model, preset)
+    for key, values in load_space(None, model, preset).items():
+        assert isinstance(values, tuple)
+        for value in values:
+            section, name = key.split(".")
+            changed = base.changed([f"{key}={json.dumps(value)}"])
+            assert getattr(getattr(changed, section), name) == value
