@@ -27,7 +27,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import Graph, training_graph
-from hmlet.graph.kernels import Operator, draw_key
+from hmlet.graph.kernels import build_operator, draw_key
 from hmlet.losses.base import penalty, row_norms
 from hmlet.losses.bpr import bpr, margins
 from hmlet.models import Model, build
@@ -146,7 +146,7 @@ def _plain(
 ) -> dict[str, Any]:
     """The same model in plain PyTorch: an epoch's seconds from the median step."""
     _reset_peak(device)
-    operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(), device)
+    operator = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(), device)
     steps = PlainSteps(recipe, operator, _build(recipe, data, graph, device).sampler, data.n_users)
     times = []
     for at in range(options.plain_steps + 2):
@@ -188,7 +188,7 @@ def _error(recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, flo
 def _float64_loss(
     recipe: Recipe, model: Model, graph: Graph, rows_3B: torch.Tensor, key: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    whole = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(), dtype=torch.float64)
+    whole = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(), dtype=torch.float64)
     product: Callable[[torch.Tensor], torch.Tensor] = whole
     if recipe.train.edge_dropout:
         product = whole.drop(recipe.train.edge_dropout, key)

@@ -25,7 +25,7 @@ from hmlet.api import Run
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import build_operator
 from hmlet.ranking.evaluation import evaluate
 
 METRICS = ("ndcg", "recall", "precision")
@@ -77,7 +77,7 @@ def main() -> None:
 def _propagated(data: Dataset, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean of LightGCN's layers over random embeddings: scores spread like a model's, without training one."""
     graph = training_graph(data)
-    operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale())
+    operator = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale())
     layers = [torch.randn(graph.n_nodes, size, generator=torch.Generator().manual_seed(0))]
     for _ in range(LAYERS):
         layers.append(operator.product(layers[-1]))

@@ -24,8 +24,7 @@ from synthetic import power_law
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.graph import Graph, training_graph
-from hmlet.graph.kernels import Operator, draw_key, stream
-from hmlet.graph.kernels.operator import Memory
+from hmlet.graph.kernels import Memory, Operator, build_operator, draw_key, stream
 from hmlet.models import build
 from hmlet.system.ranks import ALONE
 from hmlet.training.planning import Sizes, memory_plan
@@ -108,7 +107,7 @@ def _case(
 
 
 def _operator(recipe: Recipe, graph: Graph, device: torch.device) -> Operator:
-    return Operator.build(
+    return build_operator(
         graph.indptr,
         graph.neighbours,
         graph.edges,

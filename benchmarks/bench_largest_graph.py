@@ -20,7 +20,7 @@ from synthetic import Synthetic, power_law_edges
 
 from hmlet.config import resolve
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import Operator, build_operator
 from hmlet.models import build
 from hmlet.system.ranks import ALONE
 from hmlet.training.planning import Sizes, memory_plan
@@ -43,7 +43,7 @@ def main() -> None:
     graph = _timed(spent, "graph", lambda: Graph.from_csr(data.train, data.n_items))
     storage = torch.bfloat16 if options.precision == "bfloat16" and device.type == "cuda" else None
     arrays = graph.indptr, graph.neighbours, graph.edges, graph.scale()
-    operator = _timed(spent, "operator", lambda: Operator.build(*arrays, device, storage=storage))
+    operator = _timed(spent, "operator", lambda: build_operator(*arrays, device, storage=storage))
     result: dict[str, Any] = {"hardware": hardware(device), "edges": graph.n_edges, "nodes": graph.n_nodes}
     result |= {"dim": options.dim, "batch": options.batch, "precision": options.precision, "preparing_seconds": spent}
     result["models"] = {name: _epoch(name, data, graph, operator, device, options) for name in options.models}

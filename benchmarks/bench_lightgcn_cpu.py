@@ -27,7 +27,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
-from hmlet.graph.kernels import Operator, edge_hash
+from hmlet.graph.kernels import Operator, build_operator, edge_hash
 from hmlet.models import build
 from hmlet.system.ranks import ALONE
 from hmlet.training.steps import GradientSteps
@@ -124,7 +124,7 @@ def main() -> None:
 def _sides(recipe: Recipe, data: Dataset) -> dict[str, GradientSteps]:
     """The same training once for each operator. PyG's are left out where it is not installed."""
     graph = training_graph(data)
-    ours = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale())
+    ours = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale())
     operators: dict[str, Any] = {"hmlet": ours}
     for name, make in PEERS.items():
         if not name.startswith("pyg") or find_spec("torch_geometric"):

@@ -29,7 +29,7 @@ from synthetic import Synthetic, power_law_edges
 
 from hmlet.config import resolve
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import Operator, build_operator
 from hmlet.models import build
 from hmlet.system.ranks import ALONE
 from hmlet.training.steps import GradientSteps
@@ -69,8 +69,8 @@ def _measure(data: Synthetic, device: torch.device, options: argparse.Namespace)
     row |= {"graph_seconds": statistics.median(building), "graph_bytes": size, "graph_peak_bytes": peak}
     storage = torch.bfloat16 if options.precision == "bfloat16" else None
     arrays = graph.indptr, graph.neighbours, graph.edges, graph.scale()
-    operator = Operator.build(*arrays, device, storage=storage)
-    row["operator_seconds"] = _seconds(lambda: Operator.build(*arrays, device, storage=storage), device)
+    operator = build_operator(*arrays, device, storage=storage)
+    row["operator_seconds"] = _seconds(lambda: build_operator(*arrays, device, storage=storage), device)
     row["product_seconds"] = _product_seconds(operator, device, options)
     for name in MODELS:
         row |= _step(name, data, graph, operator, device, options)

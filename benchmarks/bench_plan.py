@@ -27,7 +27,7 @@ from hmlet.config import resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import build_operator
 from hmlet.runs.directory import RunDirectory
 from hmlet.training.loop import Trainer
 from hmlet.training.planning import Sizes, memory_plan
@@ -118,7 +118,7 @@ def _measure_graph(data: Dataset) -> dict[str, Any]:
     """The peak of building graph and operator on the host, in units of the CSR: offsets, neighbours and weights."""
     before = _start(torch.device("cpu"))
     graph = training_graph(data)
-    operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale())
+    operator = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale())
     peak = _peak(torch.device("cpu")) - before
     csr = operator.indptr.nbytes + operator.neighbours.nbytes + operator.weights.nbytes
     return {"edges": graph.n_edges, "csr": csr, "peak": peak, "peak_over_csr": round(peak / csr, 3)}

@@ -13,7 +13,7 @@ from harness import hardware, median_seconds, parsed, publish, relative_error
 
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
-from hmlet.graph.kernels import Operator, draw_key, reference
+from hmlet.graph.kernels import Operator, build_operator, draw_key, reference
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     options = parsed(parser)
     device = torch.device(options.device)
     graph = training_graph(load(options.dataset))
-    operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(), device)
+    operator = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(), device)
     x_ND = torch.randn(graph.n_nodes, options.dim, generator=torch.Generator().manual_seed(0)).to(device)
     exact_ND = reference.product(operator.indptr, operator.neighbours, operator.weights, x_ND.double())
     result: dict[str, Any] = {"dataset": options.dataset, "dim": options.dim, "entries": 2 * graph.n_edges}
@@ -65,7 +65,7 @@ def _peers(operator: Operator, x_ND: torch.Tensor, exact_ND: torch.Tensor, devic
 def _bfloat16(
     graph: Any, x_ND: torch.Tensor, exact_ND: torch.Tensor, device: torch.device, rate: float, key: torch.Tensor
 ) -> dict[str, Any]:
-    operator = Operator.build(
+    operator = build_operator(
         graph.indptr, graph.neighbours, graph.edges, graph.scale(), device, storage=torch.bfloat16
     )
     stored_ND = x_ND.bfloat16()

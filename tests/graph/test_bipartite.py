@@ -15,7 +15,7 @@ from scipy.sparse import bmat, coo_matrix, csr_matrix
 from hmlet.data import Csr
 from hmlet.errors import DataError
 from hmlet.graph import Graph, require_edges, training_graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import build_operator
 
 PAIRS = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=50).map(sorted)
 
@@ -94,7 +94,7 @@ def test_building_takes_at_most_three_times_the_csr() -> None:
     tracemalloc.start()
     try:
         graph = Graph.from_csr(users, 3000)
-        operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale())
+        operator = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

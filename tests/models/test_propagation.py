@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import Operator, build_operator
 from hmlet.losses.bpr import bpr, margins
 from hmlet.models import MODELS, Model, ModelConfig, Pass, build
 from hmlet.models.hmlet import HmletConfig
@@ -44,7 +44,7 @@ def exact_operator(graph: Graph, self_loops: bool) -> Operator:
     degree = graph.degree + int(self_loops)
     scale = np.where(degree > 0, np.maximum(degree, 1) ** -0.5, 0.0)
     arrays: Any = (graph.indptr, graph.neighbours, graph.edges, scale)
-    return Operator.build(*arrays, self_loops=self_loops, dtype=torch.float64)
+    return build_operator(*arrays, self_loops=self_loops, dtype=torch.float64)
 
 
 def model_of(config: ModelConfig) -> tuple[Model, Operator]:
@@ -229,7 +229,7 @@ def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
     rounded = build(config, GRAPH, generator(1)).eval()
     rounded.load_state_dict({name: tensor.clone() for name, tensor in exact.state_dict().items()})
     loops = exact.self_loops
-    single = Operator.build(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(loops), self_loops=loops)
+    single = build_operator(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(loops), self_loops=loops)
     how = Pass(hard=False)  # a hard gate may flip where its logits are a rounding apart
     for ours, theirs in zip(rounded.factors(single, how), exact.factors(operator, how), strict=True):
         np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-3, atol=2e-5)
@@ -239,7 +239,7 @@ def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
 def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
     """As on CUDA with train.precision = "bfloat16", for which float16 stands: not every CPU multiplies the other."""
     model = build(MODELS[name].Config(name=name), GRAPH, generator(1))  # type: ignore[call-arg]
-    operator = Operator.build(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(model.self_loops))
+    operator = build_operator(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(model.self_loops))
     exact = torch.cat(model.eval().factors(operator))
     found = torch.cat(model.factors(lambda x_ND: operator(x_ND.float()).half()))
     assert (found - exact).norm() < 0.02 * exact.norm()

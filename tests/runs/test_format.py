@@ -17,7 +17,7 @@ import torch
 from hmlet.api import Run
 from hmlet.errors import RunError
 from hmlet.graph import training_graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import build_operator
 from hmlet.models import NOISE_FREE, build
 from hmlet.runs.record import FORMAT_VERSION, READABLE, json_checksum
 
@@ -64,7 +64,7 @@ def test_an_old_models_weights_give_its_stored_layers_and_gates(old: Run) -> Non
     graph = training_graph(old.data)
     model = build(old.recipe.model, graph, torch.Generator())
     model.load_state_dict(old.directory.weights())
-    operator = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale())
+    operator = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale())
     with torch.no_grad():
         layers = model.eval().propagate(operator, NOISE_FREE)
     stored = old.directory.read_tensors("layers.safetensors")

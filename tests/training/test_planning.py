@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
-from hmlet.graph.kernels import Operator, stream
+from hmlet.graph.kernels import build_operator, plan_operator, stream
 from hmlet.models import MODELS
 from hmlet.ranking import evaluation
 from hmlet.ranking.top_k import candidate_bytes
@@ -231,8 +231,8 @@ def test_a_dry_operator_is_as_large_as_a_real_one(data: Dataset) -> None:
 
     graph = training_graph(data)
     for loops in (False, True):
-        real = Operator.build(graph.indptr, graph.neighbours, graph.edges, graph.scale(loops), self_loops=loops)
-        assert Operator.dry(graph.n_nodes, graph.n_edges, "cpu", self_loops=loops).nbytes == real.nbytes
+        real = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(loops), self_loops=loops)
+        assert plan_operator(graph.n_nodes, graph.n_edges, "cpu", self_loops=loops).nbytes == real.nbytes
 
 
 def test_sizes_are_readable() -> None:

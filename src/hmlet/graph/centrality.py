@@ -14,7 +14,7 @@ Shapes: N nodes, S nodes of the larger side, B sources of a block. Values are no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hmlet.errors import ConfigError
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import Operator, build_operator
 from hmlet.system.progress import Advance, silent
 
 Floats = npt.NDArray[np.float64]
@@ -115,7 +115,7 @@ def path_sums(
     block = block or BLOCK.get(device.type, BLOCK["cpu"])
     sizes = component_sizes(graph)
     halves = {dtype: _halves(graph, device, dtype) for dtype in LARGEST}
-    total = _Totals.zeros(halves[torch.float32][0].n_nodes, device)
+    total = _Totals.zeros(halves[torch.float32].sides[0].n_nodes, device)
     split = int(np.searchsorted(sources, graph.n_users))
     done = 0
     for side, chosen in enumerate((sources[:split], sources[split:] - graph.n_users)):
@@ -132,11 +132,17 @@ def path_sums(
     return total.collect(graph)
 
 
-Halves = tuple[Operator, Operator]
+@dataclass(frozen=True)
+class _Halves:
+    """The adjacency matrix's halves: sides[s] sums, for each node of side s, over its neighbours on the other side."""
+
+    sides: tuple[Operator, Operator]
+    dtype: torch.dtype
+    degree: int  # the largest: the most that a step multiplies a path count with
 
 
-def _halves(graph: Graph, device: torch.device | str, dtype: torch.dtype) -> Halves:
-    """The adjacency matrix's halves: [s] sums, for the nodes of side s, over their neighbours of the other side.
+def _halves(graph: Graph, device: torch.device | str, dtype: torch.dtype) -> _Halves:
+    """The halves of a graph, with weights of 1.
 
     The product is for square matrices, so the smaller side is filled up with nodes that have no edge.
     """
@@ -147,14 +153,13 @@ def _halves(graph: Graph, device: torch.device | str, dtype: torch.dtype) -> Hal
     ) -> Operator:
         filled = np.concatenate([indptr, np.full(size + 1 - len(indptr), n_edges)])
         ones = np.ones(size, dtype=np.float32)
-        operator = Operator.build(filled, neighbours, edges, ones, device, dtype=dtype)
-        # The product on CUDA sums in float32, whatever the type; PyTorch's own does not.
-        return operator if dtype is torch.float32 else replace(operator, segments=None)
+        return build_operator(filled, neighbours, edges, ones, device, dtype=dtype)
 
-    return (
+    sides = (
         half(graph.indptr[: n_users + 1], graph.neighbours[:n_edges] - n_users, graph.edges[:n_edges]),
         half(graph.indptr[n_users:] - n_edges, graph.neighbours[n_edges:], graph.edges[n_edges:]),
     )
+    return _Halves(sides, dtype, int(graph.degree.max()))
 
 
 class _Level:
@@ -175,15 +180,14 @@ class _Level:
         return counts.view(self.shape)
 
 
-def _search(halves: Halves, side: int, roots: Tensor, reach: int) -> list[_Level] | None:
+def _search(halves: _Halves, side: int, roots: Tensor, reach: int) -> list[_Level] | None:
     """The levels of a breadth-first search from B roots of one side; None where path counts leave the type's range.
 
     `reach` is the sum of the roots' component sizes: the search ends when all of their nodes are found.
     """
-    dtype = halves[0].weights.dtype
-    grow = max(int(half.indptr.diff().max()) for half in halves)  # the most that a step multiplies a count with
+    dtype = halves.dtype
     # Minus the counts of all levels so far: zero is "not found yet".
-    negative = [torch.zeros(half.n_nodes, len(roots), dtype=dtype, device=roots.device) for half in halves]
+    negative = [torch.zeros(half.n_nodes, len(roots), dtype=dtype, device=roots.device) for half in halves.sides]
     ones_B = torch.ones(len(roots), dtype=dtype, device=roots.device)
     counts_SB = torch.zeros_like(negative[side])
     counts_SB[roots, torch.arange(len(roots), device=roots.device)] = 1.0
@@ -198,8 +202,8 @@ def _search(halves: Halves, side: int, roots: Tensor, reach: int) -> list[_Level
         if not reach:
             return levels
         side = 1 - side
-        counts_SB = _keep(halves[side].product(counts_SB), negative[side], -NOTHING[dtype])
-        largest, shift_B = largest * grow, None
+        counts_SB = _keep(halves.sides[side].product(counts_SB), negative[side], -NOTHING[dtype])
+        largest, shift_B = largest * halves.degree, None
         if largest > LARGEST[dtype]:  # by the bound; now by the numbers
             largest = float(counts_SB.max())
             if largest > LARGEST[dtype]:
@@ -241,7 +245,7 @@ class _Totals:
 
         return cls(pair(), pair(), pair(), pair(), pair())
 
-    def add(self, halves: Halves, side: int, levels: list[_Level]) -> None:
+    def add(self, halves: _Halves, side: int, levels: list[_Level]) -> None:
         """Add one block, from its farthest level inwards: δ_v = σ_v Σ (1 + δ_w) / σ_w over v's successors w."""
         ones_B = torch.ones(levels[0].shape[1], dtype=levels[0].counts.dtype, device=levels[0].counts.device)
         lead_SB: Tensor | None = None  # (1 + δ_w) / σ_w of the level beyond: what each of w's predecessors gets a path
@@ -250,7 +254,7 @@ class _Totals:
             counts_SB = level.dense()
             own_SB = counts_SB.reciprocal()  # infinite off the level, where nothing is kept
             if lead_SB is not None:
-                through_SB = halves[at].product(lead_SB)
+                through_SB = halves.sides[at].product(lead_SB)
                 dependency_SB = through_SB * counts_SB
                 self.dependency[at] += dependency_SB @ ones_B
                 self.dependency_squared[at] += dependency_SB.square_() @ ones_B
@@ -317,7 +321,7 @@ def pagerank(graph: Graph, *, damping: float = DAMPING, tolerance: float = 1e-12
     One who stands on a node without edges starts anew as well. The sum is 1.
     """
     n = graph.n_nodes
-    walk = _halves(graph, "cpu", torch.float64)
+    walk = _halves(graph, "cpu", torch.float64).sides
     degree = torch.from_numpy(graph.degree).double()
     share = torch.where(degree > 0, degree.clamp_min(1.0).reciprocal(), 0.0)
     rank = torch.full((n,), 1 / n, dtype=torch.float64)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from hmlet.graph.bipartite import Graph
-from hmlet.graph.kernels import Operator
-from hmlet.graph.kernels.operator import Memory
+from hmlet.graph.kernels import Memory, Operator, build_operator
 
 
 def propagator(
@@ -18,7 +17,7 @@ def propagator(
     memory: Memory = "device",
 ) -> Operator:
     """Â of a graph on a device: normalised with self-loops or without, propagated in float32 or bfloat16."""
-    return Operator.build(
+    return build_operator(
         graph.indptr,
         graph.neighbours,
         graph.edges,

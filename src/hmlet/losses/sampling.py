@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from hmlet.data import Csr
 from hmlet.errors import DataError
-from hmlet.graph.kernels import backend, draw_key
+from hmlet.graph.kernels import draw_key, launching, part
 
 
 class Triplets(NamedTuple):
@@ -54,30 +53,31 @@ class TripletSampler:
         self.items = torch.from_numpy(train.items).to(device)
         self.n_eligible = torch.tensor(len(eligible), device=device)
         self.largest = int(train.counts.max())
-        self.keys = None if backend.triton_runs(self.items) else torch.from_numpy(_keys(train, n_items)).to(device)
+        self.keys = None if launching.triton_runs(self.items) else torch.from_numpy(_keys(train, n_items)).to(device)
 
     @staticmethod
     def planned_bytes(n_users: int, n_edges: int, device: str) -> int:
         """What a sampler holds: two numbers of 8 bytes a user, an item an interaction, and on CPU a key beside it."""
         return 16 * n_users + (4 if device == "cuda" else 12) * n_edges
 
-    @record_function("hmlet::sampling")
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
         """`size` independent triplets."""
-        if self.keys is None:
-            drawn_3B: Tensor = backend.kernels("cuda_sampling").triplets(
-                self.eligible, self.indptr, self.items, self.n_items, self.largest, size,
-                draw_key(generator, self.device),
-            )  # fmt: skip
-            return Triplets(*drawn_3B)
-        draw_3B = torch.rand(3, size, generator=generator, device=self.device, dtype=torch.float64)
-        user = self.eligible[_uniform(draw_3B[0], self.n_eligible)]
-        start = self.indptr[user]
-        count = self.indptr[user + 1] - start
-        positive = self.items[start + _uniform(draw_3B[1], count)]
-        missing = _uniform(draw_3B[2], self.n_items - count)
-        below = torch.searchsorted(self.keys, user * (self.n_items + 1) + missing, right=True) - start
-        return Triplets(user, positive.long(), missing + below)
+        with part("sampling"):
+            if self.keys is None:
+                from hmlet.graph.kernels.triton_sampling import triplets
+
+                key = draw_key(generator, self.device)
+                return Triplets(
+                    *triplets(self.eligible, self.indptr, self.items, self.n_items, self.largest, size, key)
+                )
+            draw_3B = torch.rand(3, size, generator=generator, device=self.device, dtype=torch.float64)
+            user = self.eligible[_uniform(draw_3B[0], self.n_eligible)]
+            start = self.indptr[user]
+            count = self.indptr[user + 1] - start
+            positive = self.items[start + _uniform(draw_3B[1], count)]
+            missing = _uniform(draw_3B[2], self.n_items - count)
+            below = torch.searchsorted(self.keys, user * (self.n_items + 1) + missing, right=True) - start
+            return Triplets(user, positive.long(), missing + below)
 
 
 def _keys(train: Csr, n_items: int) -> npt.NDArray[np.int64]:

@@ -26,11 +26,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hmlet.config import Recipe
-from hmlet.graph.kernels import Operator
+from hmlet.graph.kernels import build_operator
 from hmlet.graph.work import FLOAT, INDEX, Part, Rates
 from hmlet.losses import build_loss
 
@@ -118,26 +119,26 @@ def _gather_rate(device: torch.device, columns: int) -> float:
     Ours, on rows of one length without hubs, and PyTorch's sparse matrix (cuSPARSE or MKL): so a slow kernel of ours
     does not make a low floor.
     """
-    operator = _regular(max(CACHED_BYTES[device.type] // (FLOAT * columns), 1), GATHERS[device.type], device)
-    size = (operator.n_nodes, operator.n_nodes)
+    indptr, neighbours = _regular(max(CACHED_BYTES[device.type] // (FLOAT * columns), 1), GATHERS[device.type])
+    n_nodes, n_entries = len(indptr) - 1, len(neighbours)
+    scale = np.ones(n_nodes, dtype=np.float32)
+    operator = build_operator(indptr, neighbours, np.zeros_like(neighbours), scale, device)
+    offsets, index = (torch.from_numpy(array.astype(np.int32)).to(device) for array in (indptr, neighbours))
+    weights = torch.ones(n_entries, device=device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says of every sparse CSR tensor that it is in beta
-        matrix = torch.sparse_csr_tensor(
-            operator.indptr, operator.neighbours, operator.weights, size, check_invariants=False
-        )
-    table_ND = torch.ones(operator.n_nodes, columns, device=device)
-    taken = len(operator.neighbours) * (columns * FLOAT + INDEX + FLOAT)
+        matrix = torch.sparse_csr_tensor(offsets, index, weights, (n_nodes, n_nodes), check_invariants=False)
+    table_ND = torch.ones(n_nodes, columns, device=device)
+    taken = n_entries * (columns * FLOAT + INDEX + FLOAT)
     programs: list[Callable[[], Tensor]] = [lambda: operator.product(table_ND), lambda: matrix @ table_ND]
     return max(taken / _best_seconds(program, device) for program in programs)
 
 
-def _regular(n_nodes: int, n_entries: int, device: torch.device) -> Operator:
-    """An operator whose rows all have the same number of random neighbours."""
+def _regular(n_nodes: int, n_entries: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Offsets and neighbours of a graph whose rows all have the same number of random neighbours."""
     degree = max(n_entries // n_nodes, 1)
     neighbours = np.random.default_rng(0).integers(0, n_nodes, n_nodes * degree, dtype=np.int32)
-    indptr = np.arange(n_nodes + 1, dtype=np.int64) * degree
-    scale = np.ones(n_nodes, dtype=np.float32)
-    return Operator.build(indptr, neighbours, np.zeros_like(neighbours), scale, device)
+    return np.arange(n_nodes + 1, dtype=np.int64) * degree, neighbours
 
 
 def _best_seconds(work: Callable[[], object], device: torch.device, repeats: int = 7) -> float:

@@ -22,7 +22,7 @@ from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError, OutOfMemory
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator, dry
+from hmlet.graph.kernels import Operator, plan_operator, standing_for
 from hmlet.losses import build_loss
 from hmlet.models import NOISE_FREE, Model, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
@@ -78,7 +78,7 @@ class MemoryPlan:
 
 def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks = ALONE) -> MemoryPlan:
     """The bytes that training a recipe takes on each rank's device ("cpu" or "cuda"), however large the graph."""
-    with dry.standing_for(device), deterministic(recipe.train.deterministic):
+    with standing_for(device), deterministic(recipe.train.deterministic):
         return _plan(recipe, sizes, device, ranks)
 
 
@@ -86,7 +86,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
     model = _dry_model(recipe, sizes).keep_columns(ranks)
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     loops, memory = model.self_loops, recipe.train.graph_memory
-    operator = Operator.dry(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
+    operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
     loss = build_loss(recipe.train.loss, recipe.loss)
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
@@ -96,7 +96,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
-        captured=device == "cuda" and ranks.size == 1 and not operator.streamed and not recipe.model.solved,
+        captured=device == "cuda" and ranks.size == 1 and operator.capturable and not recipe.model.solved,
     )
 
 

@@ -169,7 +169,7 @@ class WatchedSteps:
         storage = operator.storage or torch.float32
         frozen = self.epoch < recipe.model.warmup
         rates = measure(device, storage, recipe.model.embedding_size)
-        parts = step_parts(recipe, operator.n_nodes, len(operator.edges) // 2, storage.itemsize, frozen)
+        parts = step_parts(recipe, operator.n_nodes, operator.n_edges, storage.itemsize, frozen)
         floor = by_part(parts, rates)
         least = floor_seconds(parts, rates)
         seconds = median(self.timed) if self.timed else None

@@ -125,7 +125,7 @@ class GradientSteps:
         self.optimizer = make_optimizer(recipe.train, self.parameters, self.rate, self.broken, self.generator)
         self.temperature = torch.ones((), device=device)
         self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
-        self.captures = self.on_cuda and ranks.size == 1 and not operator.streamed
+        self.captures = self.on_cuda and ranks.size == 1 and operator.capturable
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager_steps = 0
         self.at = (0, 0)  # the epoch and batch of the last step

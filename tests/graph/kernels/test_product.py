@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hmlet.graph.kernels import Operator, cpu, reference
+from hmlet.graph.kernels import Operator, build_operator, reference, torch_product
 
 Product = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-IMPLEMENTATIONS = {"cpu": cpu.product, "reference": reference.product}
+IMPLEMENTATIONS = {"torch": torch_product.product, "reference": reference.product}
 # Unit roundoff. bfloat16's weights, inputs and result are each rounded to 8 bits of mantissa.
 ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
 
@@ -28,7 +28,7 @@ PAIRS = sorted({*planted.random_pairs(3, 27, 36, 0.1), *((0, item) for item in r
 def operator(self_loops: bool = False, dtype: torch.dtype = torch.float32) -> Operator:
     graph = planted.graph(PAIRS, N_USERS, N_ITEMS)
     scale = graph.scale(self_loops)
-    return Operator.build(graph.indptr, graph.neighbours, graph.edges, scale, self_loops=self_loops, dtype=dtype)
+    return build_operator(graph.indptr, graph.neighbours, graph.edges, scale, self_loops=self_loops, dtype=dtype)
 
 
 def dense(product: Operator) -> np.ndarray:

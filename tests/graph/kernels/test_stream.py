@@ -14,10 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from triton_here import DEVICE, cuda
+from triton_here import DEVICE, triton_product
 
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator, cuda_stream, dry, stream
+from hmlet.graph.kernels import Operator, build_operator, plan_operator, stream
+from hmlet.graph.kernels.torch_product import TorchOperator
+from hmlet.graph.kernels.triton_product import Segments, TritonOperator
+from hmlet.graph.kernels.triton_streamed import Blocks, StreamedOperator
 
 N_USERS, N_ITEMS, N_NODES = 9, 22, 31
 # A user of three segments; users and items without any edge, at both ends and between.
@@ -30,8 +33,7 @@ GRAPH = planted.graph(PAIRS, N_USERS, N_ITEMS)
 def small_pieces() -> Iterator[None]:
     """Segments of 8 entries, and blocks of at most 24."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cuda, cuda_stream, dry):
-            patch.setattr(module, "SEGMENT", 8)
+        patch.setattr(triton_product, "SEGMENT", 8)
         patch.setattr(stream, "BLOCK", 24)
         yield
 
@@ -45,14 +47,17 @@ def both(graph: Graph, self_loops: bool = False, storage: torch.dtype | None = N
     arrays = graph.indptr, graph.neighbours, graph.edges, graph.scale(self_loops)
     if DEVICE == "cuda":
         return tuple(  # type: ignore[return-value]
-            Operator.build(*arrays, DEVICE, self_loops=self_loops, storage=storage, memory=memory)
+            build_operator(*arrays, DEVICE, self_loops=self_loops, storage=storage, memory=memory)
             for memory in ("device", "host")
         )
-    plain = Operator.build(*arrays, self_loops=self_loops)
-    scales = torch.from_numpy(arrays[3])
-    blocks = cuda_stream.Blocks.of(plain.indptr, scales)
-    resident = replace(plain, segments=cuda.Segments.of(plain.indptr), storage=storage)
-    return resident, replace(resident, weights=scales, segments=blocks, streamed=True)
+    plain = build_operator(*arrays, self_loops=self_loops)
+    assert isinstance(plain, TorchOperator)
+    resident, scales = TritonOperator.of(replace(plain, storage=storage)), torch.from_numpy(arrays[3])
+    streamed = StreamedOperator(
+        n_nodes=graph.n_nodes, n_edges=graph.n_edges, loop=plain.loop, storage=storage, neighbours=plain.neighbours,
+        edges=plain.edges, scale=scales, blocks=Blocks.of(plain.indptr, scales),
+    )  # fmt: skip
+    return resident, streamed
 
 
 @pytest.mark.parametrize(  # every pair of two settings once
@@ -65,7 +70,8 @@ def test_the_product_is_that_of_the_device(self_loops: bool, rate: float, storag
     resident, streamed = (operator.drop(rate, key) for operator in both(GRAPH, self_loops, storage))
     for arguments in ((x_ND,), (x_ND, addend_ND, torch.float32)):
         assert torch.equal(streamed.product(*arguments), resident.product(*arguments))
-    assert len(streamed.segments.of_entries) > 3
+    assert isinstance(streamed, StreamedOperator)
+    assert len(streamed.blocks.of_entries) > 3
 
 
 def test_gradients_are_those_of_the_device() -> None:
@@ -93,11 +99,11 @@ def test_the_matrix_is_the_normalised_adjacency(rate: float) -> None:
 @given(degrees=st.lists(st.sampled_from([0, 0, 1, 5, 8, 9, 20, 60]), min_size=1, max_size=12))
 def test_blocks_hold_every_segment_once(degrees: list[int]) -> None:
     indptr = torch.tensor([0, *np.cumsum(degrees)], device=DEVICE)
-    blocks = cuda_stream.Blocks.of(indptr, torch.arange(float(len(degrees)), device=DEVICE))
+    blocks = Blocks.of(indptr, torch.arange(float(len(degrees)), device=DEVICE))
     assert all(part.stop - part.start <= min(stream.BLOCK, sum(degrees)) for part in blocks.of_entries)
     places = list(chain.from_iterable(range(part.start, part.stop) for part in blocks.of_entries))
     assert places == list(range(sum(degrees)))
-    whole, found = cuda.Segments.of(indptr), []
+    whole, found = Segments.of(indptr), []
     for segments, entries in zip(blocks.of_segments, blocks.of_entries, strict=True):
         part = blocks.segments.ordered(torch.arange(segments.start, segments.stop, device=DEVICE))
         lengths = (part.end - part.start).tolist()
@@ -130,7 +136,7 @@ def test_what_is_planned_is_what_is_held() -> None:
     """Every node has an edge and none has more than a segment, so there are as many segments as planned at most."""
     graph = planted.graph([(user, (user + shift) % 20) for user in range(20) for shift in range(3)], 20, 20)
     real = both(graph, self_loops=True)[1]
-    planned = Operator.dry(40, 60, "cuda", self_loops=True, memory="host")
+    planned = plan_operator(40, 60, "cuda", self_loops=True, memory="host")
     full = 120 // 8  # segments that the plan allows for hubs
     assert planned.nbytes - real.nbytes == full * (4 + 4 + 8 + 4 + 4)
     assert real.nbytes == 40 * (4 + 4) + 40 * (4 + 4 + 8 + 4 + 4) + 24 * 24  # scale, loop; a segment; a block's entry

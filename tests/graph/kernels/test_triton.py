@@ -14,22 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor, nn
-from triton_here import DEVICE, cuda, cuda_gate, cuda_mlp
+from triton_here import DEVICE, triton_gate, triton_mlp, triton_product
 
 from hmlet.config import resolve
 from hmlet.graph.kernels import (
     Activation,
-    Operator,
     activation,
-    backend,
+    build_operator,
     dense,
     dropout_relu,
     gumbel_softmax,
     head,
+    launching,
     mean_margins,
     mix,
     norm_dropout_relu,
 )
+from hmlet.graph.kernels.torch_product import TorchOperator
+from hmlet.graph.kernels.triton_product import TritonOperator
 from hmlet.losses.bpr import triplet_margins
 from hmlet.losses.sampling import TripletSampler
 from hmlet.models.base import Pass
@@ -44,13 +46,13 @@ TYPES = pytest.mark.parametrize("dtype", ROUNDOFF, ids=str)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton runs everything. Rows of more than 16 entries are hubs, and sums of more than 8 rows are made of parts."""
-    monkeypatch.setattr(cuda, "SEGMENT", 16)
-    monkeypatch.setattr(cuda, "SEVERAL", 4)
-    monkeypatch.setattr(cuda, "THINNED", 8)
-    monkeypatch.setattr(cuda_gate, "CHOICES", 4)
+    monkeypatch.setattr(triton_product, "SEGMENT", 16)
+    monkeypatch.setattr(triton_product, "SEVERAL", 4)
+    monkeypatch.setattr(triton_product, "THINNED", 8)
+    monkeypatch.setattr(triton_gate, "CHOICES", 4)
     for name, size in (("PART", 8), ("SUMMED", 4), ("ROWS", 4), ("COLUMNS", 8), ("SUM_PARTS", 2), ("SUM_COLUMNS", 4)):
-        monkeypatch.setattr(cuda_mlp, name, size)
-    monkeypatch.setattr(backend, "triton_runs", lambda x: True)
+        monkeypatch.setattr(triton_mlp, name, size)
+    monkeypatch.setattr(launching, "triton_runs", lambda x: True)
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -77,6 +79,13 @@ def rows(degrees: list[int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.from_numpy(array).to(DEVICE) for array in (indptr, neighbours, weights))  # type: ignore[return-value]
 
 
+def by_triton(indptr: Tensor, neighbours: Tensor, weights: Tensor) -> TritonOperator:
+    """The operator of any CSR; each of its entries is an edge of its own."""
+    edges = torch.arange(len(neighbours), dtype=torch.int32, device=DEVICE)
+    arrays = {"indptr": indptr, "neighbours": neighbours, "weights": weights, "edges": edges}
+    return TritonOperator.of(TorchOperator(n_nodes=len(indptr) - 1, n_edges=len(edges), **arrays))
+
+
 @TYPES
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -101,34 +110,30 @@ def test_product_equals_the_loop_in_float64(
             term_D = weights[entry].double().cpu() * x_ND[neighbours[entry]].double().cpu()
             expected_ND[row] += term_D
             magnitude_ND[row] += term_D.abs()
-    segments = cuda.Segments.of(indptr)
-    arguments = (segments, neighbours, weights, x_ND, addend_ND, addend)
-    y_ND = cuda.product(*arguments)
+    operator = by_triton(indptr, neighbours, weights)
+    y_ND = operator.product(x_ND, addend_ND, addend)
     within(y_ND, expected_ND, magnitude_ND, addend or dtype, max(degrees))
-    assert torch.equal(y_ND, cuda.product(*arguments)), "the sums have one order"
+    assert torch.equal(y_ND, operator.product(x_ND, addend_ND, addend)), "the sums have one order"
 
 
 def test_product_of_more_columns_than_a_block_holds() -> None:
-    indptr, neighbours, weights = rows([2, 0, 17], 1)
+    operator = by_triton(*rows([2, 0, 17], 1))
     x_ND = normal(3, 513, seed=1)
-    y_ND = cuda.product(cuda.Segments.of(indptr), neighbours, weights, x_ND)
-    halves = [
-        cuda.product(cuda.Segments.of(indptr), neighbours, weights, x_ND[:, part].contiguous())
-        for part in (slice(0, 300), slice(300, 513))
-    ]
-    assert torch.equal(y_ND, torch.cat(halves, dim=1))
+    halves = [operator.product(x_ND[:, part].contiguous()) for part in (slice(0, 300), slice(300, 513))]
+    assert torch.equal(operator.product(x_ND), torch.cat(halves, dim=1))
 
 
 PAIRS = sorted({*planted.random_pairs(3, 12, 14, 0.2), *((0, item) for item in range(14))})
 
 
-def operators(self_loops: bool = False) -> tuple[Operator, Operator]:
+def operators(self_loops: bool = False) -> tuple[TorchOperator, TritonOperator]:
     """One graph, with a hub user: by PyTorch, and by Triton."""
     graph = planted.graph(PAIRS, 12, 14)
-    plain = Operator.build(
-        graph.indptr, graph.neighbours, graph.edges, graph.scale(self_loops), DEVICE, self_loops=self_loops
-    )
-    return replace(plain, segments=None), replace(plain, segments=cuda.Segments.of(plain.indptr))
+    plain = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(self_loops), self_loops=self_loops)
+    assert isinstance(plain, TorchOperator)
+    names = ("indptr", "neighbours", "weights", "edges", *(["loop"] if self_loops else []))
+    plain = replace(plain, **{name: getattr(plain, name).to(DEVICE) for name in names})
+    return plain, TritonOperator.of(plain)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -336,7 +341,7 @@ def test_noisy_choice_and_its_gradient_equal_float64(hard: bool, monkeypatch: py
 
 
 def test_noise_makes_a_choice_as_often_as_its_softmax_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_gate, "CHOICES", 1024)
+    monkeypatch.setattr(triton_gate, "CHOICES", 1024)
     logits_N2 = torch.tensor([[0.0, 1.0]], device=DEVICE).expand(4000, 2).contiguous()
     choice_N2 = gumbel_softmax(logits_N2, 0.5, True, torch.Generator(DEVICE).manual_seed(1))
     expected = float(torch.sigmoid(torch.tensor(1.0)))
@@ -441,11 +446,11 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
     config = resolve(variant, overrides=[f"model.{change}" for change in changes]).model
     assert isinstance(config, HmletConfig)
     for name in ("PART", "SUMMED", "ROWS"):  # two pieces of the 26 rows: the kernels' own tests have the small ones
-        monkeypatch.setattr(cuda_mlp, name, 16)
+        monkeypatch.setattr(triton_mlp, name, 16)
     rows_3B = torch.tensor([0, 3, 25, 14, 25, 13], device=DEVICE)
     gradients = []
     for triton, operator in enumerate(operators()):
-        monkeypatch.setattr(backend, "triton_runs", lambda x, runs=bool(triton): runs)
+        monkeypatch.setattr(launching, "triton_runs", lambda x, runs=bool(triton): runs)
         model = HMLET(config, planted.graph([], 12, 14), torch.Generator().manual_seed(1)).to(DEVICE)
         how = Pass(dropout=torch.Generator(DEVICE), hard=False)
         margin_B, norms = triplet_margins(model.propagate(operator, how), rows_3B)

@@ -1,18 +1,24 @@
-"""The hot loops: one interface each, a plain reference, a CPU and a CUDA implementation.
+"""The hot loops: one interface each, by PyTorch and by Triton; `build_operator` and `triton_runs` choose.
 
-operator = Operator.build(indptr, neighbours, edges, scale, device)
+operator = build_operator(indptr, neighbours, edges, scale, device)
 y_ND = operator(x_ND)                     # Â x, differentiable; Â is symmetric, so backward is the same product
 y_ND = operator.drop(rate, key)(x_ND)     # each undirected edge kept with probability 1 - rate, by its number
 y_ND, x_ND = operator.fork(x_ND)          # for an x that others use too: gradients are added inside the product
+with part("optimizer"): ...               # a profile counts this work for that part of a step
 """
 
 from hmlet.graph.kernels.activation import Activation, dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
-from hmlet.graph.kernels.operator import Operator, draw_key, fork
+from hmlet.graph.kernels.factory import build_operator, plan_operator
+from hmlet.graph.kernels.launching import standing_for
+from hmlet.graph.kernels.operator import Memory, Operator, draw_key, fork
+from hmlet.graph.kernels.parts import part
 from hmlet.graph.kernels.triplets import can_fuse, joined_margins, mean_margins
 
 __all__ = [
     "Activation",
+    "Memory",
     "Operator",
+    "build_operator",
     "can_fuse",
     "dense",
     "draw_key",
@@ -24,4 +30,7 @@ __all__ = [
     "mean_margins",
     "mix",
     "norm_dropout_relu",
+    "part",
+    "plan_operator",
+    "standing_for",
 ]

@@ -1,6 +1,7 @@
-"""What stands between the gate's products: BatchNorm with dropout and ReLU, φ, the choice and the mixture.
+"""The gate's layers between the sparse products: BatchNorm with dropout and ReLU, φ, the choice and the mixture.
 
-Where Triton runs each of them is a pass or two over its input; elsewhere PyTorch's own operations do the same.
+With Triton each of them is a pass or two over its input (triton_gate, triton_mlp); elsewhere PyTorch's own operations
+do the same.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hmlet.graph.kernels import backend
+from hmlet.graph.kernels import launching
 from hmlet.graph.kernels.operator import draw_key
+from hmlet.graph.kernels.parts import part
 
 
 def norm_dropout_relu(x_NH: Tensor, norm: nn.BatchNorm1d, rate: float, generator: torch.Generator | None) -> Tensor:
@@ -21,12 +23,15 @@ def norm_dropout_relu(x_NH: Tensor, norm: nn.BatchNorm1d, rate: float, generator
 
     Without a generator nothing is dropped.
     """
-    if norm.training and generator is not None and backend.triton_runs(x_NH):
-        y_NH: Tensor = _NormDropoutReLU.apply(  # type: ignore[no-untyped-call]
-            x_NH.contiguous(), norm.weight, norm.bias, norm, rate, draw_key(generator, x_NH.device)
-        )
-        return y_NH
-    return dropout_relu(norm(x_NH), rate, generator, 0, len(x_NH))
+    with part("BatchNorm, dropout, activation"):
+        if norm.training and generator is not None and launching.triton_runs(x_NH):
+            from hmlet.graph.kernels.triton_mlp import NormDropoutReLU
+
+            y_NH: Tensor = NormDropoutReLU.apply(  # type: ignore[no-untyped-call]
+                x_NH.contiguous(), norm.weight, norm.bias, norm, rate, draw_key(generator, x_NH.device)
+            )
+            return y_NH
+        return dropout_relu(norm(x_NH), rate, generator, 0, len(x_NH))
 
 
 def dropout_relu(x_MH: Tensor, rate: float, generator: torch.Generator | None, first: int, n_rows: int) -> Tensor:
@@ -34,35 +39,11 @@ def dropout_relu(x_MH: Tensor, rate: float, generator: torch.Generator | None, f
 
     x is the rows from `first` on of a matrix that has `n_rows`: its entries' fate is as in the whole matrix.
     """
-    if generator is None or rate == 0.0:
-        return torch.relu(x_MH)
-    y_MH: Tensor = _DropoutReLU.apply(x_MH, rate, generator, first, n_rows)  # type: ignore[no-untyped-call]
-    return y_MH
-
-
-class _NormDropoutReLU(torch.autograd.Function):
-    """The three on CUDA: two passes forward, two backward, and x is all that is kept."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, norm: nn.BatchNorm1d, rate: float, key: Tensor
-    ) -> Tensor:
-        running = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
-        y_NH, saved = backend.kernels("cuda_mlp").norm_dropout_relu(
-            x_NH, weight_H, bias_H, running, norm.momentum, norm.eps, rate, key
-        )
-        ctx.save_for_backward(x_NH, weight_H, bias_H)
-        ctx.normalisation = saved
-        result: Tensor = y_NH
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad_NH: Tensor) -> tuple[Tensor | None, ...]:
-        x_NH, weight_H, bias_H = ctx.saved_tensors
-        gradients = backend.kernels("cuda_mlp").norm_dropout_relu_backward(
-            x_NH, weight_H, bias_H, ctx.normalisation, grad_NH
-        )
-        return *gradients, None, None, None
+    with part("BatchNorm, dropout, activation"):
+        if generator is None or rate == 0.0:
+            return torch.relu(x_MH)
+        y_MH: Tensor = _DropoutReLU.apply(x_MH, rate, generator, first, n_rows)  # type: ignore[no-untyped-call]
+        return y_MH
 
 
 class _DropoutReLU(torch.autograd.Function):
@@ -70,10 +51,10 @@ class _DropoutReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_MH: Tensor, rate: float, generator: torch.Generator, first: int, n_rows: int) -> Tensor:
-        if backend.triton_runs(x_MH):
-            y_MH: Tensor = backend.kernels("cuda_mlp").dropout_relu(
-                x_MH.contiguous(), rate, draw_key(generator, x_MH.device), first
-            )
+        if launching.triton_runs(x_MH):
+            from hmlet.graph.kernels import triton_mlp
+
+            y_MH = triton_mlp.dropout_relu(x_MH.contiguous(), rate, draw_key(generator, x_MH.device), first)
         else:
             y_MH = torch.relu(x_MH).mul_(_kept(x_MH, rate, generator, first, n_rows)).mul_(1.0 / (1.0 - rate))
         ctx.save_for_backward(y_MH)
@@ -96,60 +77,33 @@ class Activation:
 
     def __call__(self, x: Tensor) -> Tensor:
         """φ(x)."""
-        if self.name == "leaky-relu":
-            return F.leaky_relu(x, self.leak)
-        return {"elu": F.elu, "relu": torch.relu, "tanh": torch.tanh}[self.name](x)
+        with part("BatchNorm, dropout, activation"):
+            if self.name == "leaky-relu":
+                return F.leaky_relu(x, self.leak)
+            return {"elu": F.elu, "relu": torch.relu, "tanh": torch.tanh}[self.name](x)
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """φ(x), and x for whatever else uses it, as Operator.fork does."""
-        if not backend.triton_runs(x):
+        if not launching.triton_runs(x):
             return self(x), x
-        forked: tuple[Tensor, Tensor] = _ForkActivation.apply(x.contiguous(), self)  # type: ignore[no-untyped-call]
+        from hmlet.graph.kernels.triton_gate import ForkActivation
+
+        with part("BatchNorm, dropout, activation"):
+            forked: tuple[Tensor, Tensor] = ForkActivation.apply(  # type: ignore[no-untyped-call]
+                x.contiguous(), self.name, self.leak
+            )
         return forked
-
-
-class _ForkActivation(torch.autograd.Function):
-    """y = φ(x) beside x itself, on CUDA: φ' follows from y, and both gradients are added in one pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
-        y: Tensor = backend.kernels("cuda_gate").activation(x, activation.name, activation.leak)
-        ctx.save_for_backward(y)
-        ctx.activation = activation
-        ctx.set_materialize_grads(False)
-        return y, x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad_y: Tensor | None, grad_x: Tensor | None) -> tuple[Tensor | None, None]:
-        if grad_y is None:
-            return grad_x, None
-        (y,) = ctx.saved_tensors
-        return backend.kernels("cuda_gate").activation_backward(
-            y, grad_y, grad_x, ctx.activation.name, ctx.activation.leak
-        ), None
 
 
 def head(x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
     """x W + b, the gate's logits, in the parameters' type."""
-    if backend.triton_runs(x_MH):
-        logits_M2: Tensor = _Head.apply(x_MH.contiguous(), weight_H2, bias_2)  # type: ignore[no-untyped-call]
-        return logits_M2
-    return (x_MH @ weight_H2.to(x_MH.dtype)).to(bias_2.dtype) + bias_2
+    with part("matrix products"):
+        if launching.triton_runs(x_MH):
+            from hmlet.graph.kernels.triton_mlp import Head
 
-
-class _Head(torch.autograd.Function):
-    """The gate's last layer on CUDA, with the gradients of its input and its weight in one pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
-        ctx.save_for_backward(x_MH, weight_H2)
-        logits_M2: Tensor = backend.kernels("cuda_mlp").head(x_MH, weight_H2.contiguous(), bias_2)
-        return logits_M2
-
-    @staticmethod
-    def backward(ctx: Any, grad_M2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x_MH, weight_H2 = ctx.saved_tensors
-        return *backend.kernels("cuda_mlp").head_backward(x_MH, weight_H2.contiguous(), grad_M2), grad_M2.sum(0)
+            logits_M2: Tensor = Head.apply(x_MH.contiguous(), weight_H2, bias_2)  # type: ignore[no-untyped-call]
+            return logits_M2
+        return (x_MH @ weight_H2.to(x_MH.dtype)).to(bias_2.dtype) + bias_2
 
 
 def gumbel_softmax(
@@ -159,16 +113,21 @@ def gumbel_softmax(
 
     Without a generator there is no noise: `hard` is then the argmax, ties going to the first column.
     """
-    if generator is None:
-        return _choice(logits_N2, temperature, hard)
-    if backend.triton_runs(logits_N2):
-        key, temperature = draw_key(generator, logits_N2.device), torch.as_tensor(temperature, device=logits_N2.device)
-        choice_N2: Tensor = _NoisyChoice.apply(logits_N2.contiguous(), temperature, hard, key)  # type: ignore[no-untyped-call]
-        return choice_N2
-    uniform_N2 = torch.empty_like(logits_N2).uniform_(generator=generator)
-    # log of exactly 0 would be an infinite noise; the smallest normal number is rarer than float32 can draw.
-    noise_N2 = -torch.log(-torch.log(uniform_N2.clamp_min(torch.finfo(torch.float32).tiny)))
-    return _choice(logits_N2 + noise_N2, temperature, hard)
+    with part("mixture"):
+        if generator is None:
+            return _choice(logits_N2, temperature, hard)
+        if launching.triton_runs(logits_N2):
+            from hmlet.graph.kernels.triton_gate import NoisyChoice
+
+            key, device = draw_key(generator, logits_N2.device), logits_N2.device
+            choice_N2: Tensor = NoisyChoice.apply(  # type: ignore[no-untyped-call]
+                logits_N2.contiguous(), torch.as_tensor(temperature, device=device), hard, key
+            )
+            return choice_N2
+        uniform_N2 = torch.empty_like(logits_N2).uniform_(generator=generator)
+        # log of exactly 0 would be an infinite noise; the smallest normal number is rarer than float32 can draw.
+        noise_N2 = -torch.log(-torch.log(uniform_N2.clamp_min(torch.finfo(torch.float32).tiny)))
+        return _choice(logits_N2 + noise_N2, temperature, hard)
 
 
 def _choice(logits_N2: Tensor, temperature: float | Tensor, hard: bool) -> Tensor:
@@ -180,55 +139,26 @@ def _choice(logits_N2: Tensor, temperature: float | Tensor, hard: bool) -> Tenso
     return one_hot_N2 + (soft_N2 - soft_N2.detach())  # the bracket is exactly 0, so the choice stays exactly one-hot
 
 
-class _NoisyChoice(torch.autograd.Function):
-    """The choice on CUDA in one kernel each way, where PyTorch's operations would be some twenty small ones."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> Tensor:
-        soft_N2, choice_N2 = backend.kernels("cuda_gate").noisy_choice(logits_N2, temperature, hard, key)
-        ctx.save_for_backward(soft_N2, temperature)
-        chosen_N2: Tensor = choice_N2
-        return chosen_N2
-
-    @staticmethod
-    def backward(ctx: Any, grad_N2: Tensor) -> tuple[Tensor | None, ...]:
-        soft_N2, temperature = ctx.saved_tensors
-        return backend.kernels("cuda_gate").noisy_choice_backward(soft_N2, temperature, grad_N2), None, None, None
-
-
 def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
     """g · [eᴸ, eᴺ] for each node: N × D in the embeddings' type."""
-    if backend.triton_runs(linear_ND):
-        mixed_ND: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]
-            choice_N2.contiguous(), linear_ND.contiguous(), nonlinear_ND.contiguous()
-        )
-        return mixed_ND
-    choice_N2 = choice_N2.to(linear_ND.dtype)
-    return choice_N2[:, :1] * linear_ND + choice_N2[:, 1:] * nonlinear_ND
+    with part("mixture"):
+        if launching.triton_runs(linear_ND):
+            from hmlet.graph.kernels.triton_gate import Mix
 
-
-class _Mix(torch.autograd.Function):
-    """The gate's mixture on CUDA, with the three gradients in one pass."""
-
-    @staticmethod
-    def forward(ctx: Any, choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
-        ctx.save_for_backward(choice_N2, linear_ND, nonlinear_ND)
-        mixed_ND: Tensor = backend.kernels("cuda_gate").mix(choice_N2, linear_ND, nonlinear_ND)
-        return mixed_ND
-
-    @staticmethod
-    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gradients: tuple[Tensor, Tensor, Tensor] = backend.kernels("cuda_gate").mix_backward(
-            *ctx.saved_tensors, grad_ND
-        )
-        return gradients
+            mixed_ND: Tensor = Mix.apply(  # type: ignore[no-untyped-call]
+                choice_N2.contiguous(), linear_ND.contiguous(), nonlinear_ND.contiguous()
+            )
+            return mixed_ND
+        choice_N2 = choice_N2.to(linear_ND.dtype)
+        return choice_N2[:, :1] * linear_ND + choice_N2[:, 1:] * nonlinear_ND
 
 
 def dense(linear_ND: Tensor, nonlinear_ND: Tensor, weight_2DH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(eᴸ ‖ eᴺ) W as two products, and both embeddings for `mix`, the only one that may use them afterwards."""
-    forked: tuple[Tensor, Tensor, Tensor] = _Dense.apply(  # type: ignore[no-untyped-call]
-        linear_ND, nonlinear_ND, weight_2DH
-    )
+    with part("matrix products"):
+        forked: tuple[Tensor, Tensor, Tensor] = _Dense.apply(  # type: ignore[no-untyped-call]
+            linear_ND, nonlinear_ND, weight_2DH
+        )
     return forked
 
 

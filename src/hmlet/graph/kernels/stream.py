@@ -42,6 +42,8 @@ class Buffers:
 
     def blocks(self, arrays: Sequence[Tensor], parts: Sequence[slice]) -> Iterator[list[Tensor]]:
         """Each part of the arrays in turn, on the device; it stays there until the next is asked for."""
+        if not parts:
+            return
         coming = self._fetch(0, arrays, parts[0])
         for number in range(1, len(parts) + 1):
             here = coming

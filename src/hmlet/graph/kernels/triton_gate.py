@@ -5,13 +5,15 @@ Storage is float32 or bfloat16, arithmetic is float32. Legend: N nodes, D column
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from hmlet.graph.kernels.cuda import mixed, salt
 from hmlet.graph.kernels.edge_hash import FIRST, GOLDEN, SECOND
+from hmlet.graph.kernels.language import tl, triton
+from hmlet.graph.kernels.launching import launch
+from hmlet.graph.kernels.triton_product import mixed, salt
 
 # -- the choice -----------------------------------------------------------------------------------------------------
 
@@ -57,24 +59,33 @@ def _noisy_choice_backward_kernel(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + 2 * node + 1, slope, mask=inside)
 
 
-def noisy_choice(logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax((logits + Gumbel noise) / τ), the noise by the hash of a node's number; and the choice made of it."""
-    soft_N2 = torch.empty_like(logits_N2)
-    choice_N2 = torch.empty_like(logits_N2) if hard else soft_N2
-    _noisy_choice_kernel[(triton.cdiv(len(logits_N2), CHOICES),)](
-        logits_N2, choice_N2, soft_N2, key, temperature, len(logits_N2), hard=hard, block=CHOICES,
-        golden=GOLDEN, first=FIRST, second=SECOND,
-    )  # fmt: skip
-    return soft_N2, choice_N2
+class NoisyChoice(torch.autograd.Function):
+    """softmax((logits + Gumbel noise) / τ), the noise by the hash of a node's number; `hard` chooses one of the two.
 
+    One kernel each way, where PyTorch's operations would be some twenty small ones.
+    """
 
-def noisy_choice_backward(soft_N2: Tensor, temperature: Tensor, grad_N2: Tensor) -> Tensor:
-    """The gradient of the logits."""
-    out_N2 = torch.empty_like(soft_N2)
-    _noisy_choice_backward_kernel[(triton.cdiv(len(soft_N2), CHOICES),)](
-        soft_N2, grad_N2.contiguous(), out_N2, temperature, len(soft_N2), block=CHOICES
-    )
-    return out_N2
+    @staticmethod
+    def forward(ctx: Any, logits_N2: Tensor, temperature: Tensor, hard: bool, key: Tensor) -> Tensor:
+        soft_N2 = torch.empty_like(logits_N2)
+        choice_N2 = torch.empty_like(logits_N2) if hard else soft_N2
+        launch(
+            _noisy_choice_kernel, (triton.cdiv(len(logits_N2), CHOICES),),
+            logits_N2, choice_N2, soft_N2, key, temperature, len(logits_N2), hard=hard, block=CHOICES,
+            golden=GOLDEN, first=FIRST, second=SECOND,
+        )  # fmt: skip
+        ctx.save_for_backward(soft_N2, temperature)
+        return choice_N2
+
+    @staticmethod
+    def backward(ctx: Any, grad_N2: Tensor) -> tuple[Tensor | None, ...]:
+        soft_N2, temperature = ctx.saved_tensors
+        out_N2 = torch.empty_like(soft_N2)
+        launch(
+            _noisy_choice_backward_kernel, (triton.cdiv(len(soft_N2), CHOICES),),
+            soft_N2, grad_N2.contiguous(), out_N2, temperature, len(soft_N2), block=CHOICES,
+        )  # fmt: skip
+        return out_N2, None, None, None
 
 
 # -- φ and the mixture ----------------------------------------------------------------------------------------------
@@ -99,15 +110,6 @@ def _activation_kernel(x_ptr, y_ptr, count, leak, slope: tl.constexpr, block: tl
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=at < count)
 
 
-def activation(x: Tensor, name: str, leak: float) -> Tensor:
-    """φ(x)."""
-    y, count, block = torch.empty_like(x), x.numel(), 2048
-    _activation_kernel[(triton.cdiv(count, block),)](
-        x, y, count, leak if name == "leaky-relu" else 0.0, slope=SLOPES[name], block=block
-    )
-    return y
-
-
 @triton.jit
 def _activation_backward_kernel(  # type: ignore[no-untyped-def]
     y_ptr, grad_ptr, addend_ptr, out_ptr, count, leak, slope: tl.constexpr, has_addend: tl.constexpr,
@@ -128,16 +130,31 @@ def _activation_backward_kernel(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def activation_backward(y: Tensor, grad: Tensor, addend: Tensor | None, name: str, leak: float) -> Tensor:
-    """φ'(x) · grad + addend, from y = φ(x)."""
-    leak = leak if name == "leaky-relu" else 0.0
-    grad = grad.contiguous()
-    addend = None if addend is None else addend.contiguous()
-    out, count, block = torch.empty_like(y), y.numel(), 2048
-    _activation_backward_kernel[(triton.cdiv(count, block),)](
-        y, grad, addend, out, count, leak, slope=SLOPES[name], has_addend=addend is not None, block=block
-    )
-    return out
+class ForkActivation(torch.autograd.Function):
+    """y = φ(x) beside x itself: φ' follows from y, and both gradients are added in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str, leak: float) -> tuple[Tensor, Tensor]:
+        ctx.slope, ctx.leak = SLOPES[name], leak if name == "leaky-relu" else 0.0
+        y, count, block = torch.empty_like(x), x.numel(), 2048
+        launch(_activation_kernel, (triton.cdiv(count, block),), x, y, count, ctx.leak, slope=ctx.slope, block=block)
+        ctx.save_for_backward(y)
+        ctx.set_materialize_grads(False)
+        return y, x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor | None, grad_x: Tensor | None) -> tuple[Tensor | None, None, None]:
+        if grad_y is None:
+            return grad_x, None, None
+        (y,) = ctx.saved_tensors
+        grad_y = grad_y.contiguous()
+        grad_x = None if grad_x is None else grad_x.contiguous()
+        out, count, block = torch.empty_like(y), y.numel(), 2048
+        launch(
+            _activation_backward_kernel, (triton.cdiv(count, block),),
+            y, grad_y, grad_x, out, count, ctx.leak, slope=ctx.slope, has_addend=grad_x is not None, block=block,
+        )  # fmt: skip
+        return out, None, None
 
 
 @triton.jit
@@ -174,23 +191,27 @@ def _mix_backward_kernel(  # type: ignore[no-untyped-def]
     tl.store(d_nonlinear_ptr + at, (grad * tl.load(choice_ptr + 2 * node + 1)).to(kind), mask=inside)
 
 
-def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
-    """g · [eᴸ, eᴺ] of each node: every embedding is read once."""
-    out_ND, columns = torch.empty_like(linear_ND), linear_ND.shape[1]
-    _mix_kernel[(len(linear_ND),)](
-        choice_N2, linear_ND, nonlinear_ND, out_ND, columns, block_columns=triton.next_power_of_2(columns), num_warps=2
-    )
-    return out_ND
+class Mix(torch.autograd.Function):
+    """g · [eᴸ, eᴺ] of each node: every embedding is read once, and the three gradients are made in one pass."""
 
+    @staticmethod
+    def forward(ctx: Any, choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
+        ctx.save_for_backward(choice_N2, linear_ND, nonlinear_ND)
+        out_ND, columns = torch.empty_like(linear_ND), linear_ND.shape[1]
+        launch(
+            _mix_kernel, (len(linear_ND),), choice_N2, linear_ND, nonlinear_ND, out_ND, columns,
+            block_columns=triton.next_power_of_2(columns), num_warps=2,
+        )  # fmt: skip
+        return out_ND
 
-def mix_backward(
-    choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor, grad_ND: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of mix's three inputs in one pass."""
-    columns = linear_ND.shape[1]
-    d_choice_N2, d_linear_ND, d_nonlinear_ND = map(torch.empty_like, (choice_N2, linear_ND, nonlinear_ND))
-    _mix_backward_kernel[(len(linear_ND),)](
-        choice_N2, linear_ND, nonlinear_ND, grad_ND.contiguous(), d_choice_N2, d_linear_ND, d_nonlinear_ND, columns,
-        block_columns=triton.next_power_of_2(columns), num_warps=2,
-    )  # fmt: skip
-    return d_choice_N2, d_linear_ND, d_nonlinear_ND
+    @staticmethod
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        choice_N2, linear_ND, nonlinear_ND = ctx.saved_tensors
+        columns = linear_ND.shape[1]
+        d_choice_N2, d_linear_ND, d_nonlinear_ND = map(torch.empty_like, (choice_N2, linear_ND, nonlinear_ND))
+        launch(
+            _mix_backward_kernel, (len(linear_ND),), choice_N2, linear_ND, nonlinear_ND, grad_ND.contiguous(),
+            d_choice_N2, d_linear_ND, d_nonlinear_ND, columns,
+            block_columns=triton.next_power_of_2(columns), num_warps=2,
+        )  # fmt: skip
+        return d_choice_N2, d_linear_ND, d_nonlinear_ND

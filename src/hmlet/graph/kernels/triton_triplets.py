@@ -8,12 +8,13 @@ Legend: N nodes, D columns, B triplets; `layers` are pointers to N × D tables, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+
+from hmlet.graph.kernels.language import tl, triton
+from hmlet.graph.kernels.launching import launch
 
 ROWS = 4  # that a program averages
 PLACED = 256  # entries that a program finds a place for
@@ -140,51 +141,66 @@ def _shape(columns: int) -> dict[str, int]:
     return {"block": block, "num_warps": max(1, block // 256)}
 
 
-def margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """r_ui - r_uj of each triplet under the layers' mean, ‖rows of e⁰‖² / B, and every node's mean if it was made."""
-    batch, (n_nodes, columns) = len(rows_3B) // 3, layers_ND[0].shape
-    margin_B, mean_ND = torch.empty(batch, device=rows_3B.device), None
-    if len(layers_ND) > 1 and len(rows_3B) > n_nodes:
-        mean_ND, norm_N = torch.empty_like(layers_ND[-1]), torch.empty(n_nodes, device=rows_3B.device)
-        _means_kernel[(triton.cdiv(n_nodes, ROWS),)](
-            tuple(layers_ND), mean_ND, norm_N, n_nodes, columns, rows=ROWS, block=_shape(columns)["block"]
-        )
-        norm_R, layers_ND = norm_N[rows_3B], [mean_ND]
-    else:
-        norm_R = torch.empty(batch, device=rows_3B.device)
-    _margins_kernel[(batch,)](
-        tuple(layers_ND), rows_3B, margin_B, norm_R, batch, columns, has_norm=mean_ND is None, **_shape(columns)
-    )
-    return margin_B, norm_R.sum() / batch, mean_ND
+class MeanMargins(torch.autograd.Function):
+    """r_ui - r_uj of each triplet under the layers' mean, and ‖rows of e⁰‖² / B.
 
-
-def margins_backward(
-    layers_ND: Sequence[Tensor], mean_ND: Tensor | None, rows_3B: Tensor, grad_margin_B: Tensor, grad_norms: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """The gradient of e⁰, and the one that all other layers share (None where there are none).
-
-    Both are a product with the triplets as a graph: a user's neighbours are the items that it met, an item's the users.
-    Atomic additions find every entry its place, so the terms of a sum come in any order.
+    Nothing is kept of a small batch but the layers: reading their rows twice is less than writing them out.
     """
-    batch, own_ND = len(rows_3B) // 3, layers_ND[0]
-    n_nodes, columns = own_ND.shape
-    entries_N = torch.zeros(n_nodes, dtype=torch.int32, device=own_ND.device)
-    times_N = torch.zeros(n_nodes, device=own_ND.device)
-    offset_3B = torch.empty(3 * batch, dtype=torch.int32, device=own_ND.device)
-    _count_rows_kernel[(triton.cdiv(3 * batch, PLACED),)](rows_3B, entries_N, times_N, offset_3B, batch, block=PLACED)
-    start_N = entries_N.cumsum(0, dtype=torch.int32).sub_(entries_N)
-    neighbours_4B = torch.empty(4 * batch, dtype=torch.int32, device=own_ND.device)
-    weights_4B = torch.empty(4 * batch, device=own_ND.device)
-    _place_rows_kernel[(triton.cdiv(batch, PLACED),)](
-        rows_3B, grad_margin_B.contiguous(), start_N, offset_3B, neighbours_4B, weights_4B, 1.0 / len(layers_ND), batch,
-        block=PLACED,
-    )  # fmt: skip
-    total_ND = torch.empty_like(own_ND)
-    rest_ND = torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
-    tables = tuple(layers_ND) if mean_ND is None else (mean_ND,)
-    _gather_rows_kernel[(n_nodes,)](
-        tables, own_ND, total_ND, rest_ND, start_N, entries_N, times_N, neighbours_4B, weights_4B, grad_norms, batch,
-        columns, has_rest=rest_ND is not None, in_flight=4 if len(tables) == 1 else 1,  # several are loads enough ahead
-        block=_shape(columns)["block"], num_warps=1,
-    )  # fmt: skip
-    return total_ND, rest_ND
+
+    @staticmethod
+    def forward(ctx: Any, rows_3B: Tensor, *layers_ND: Tensor) -> tuple[Tensor, Tensor]:
+        layers_ND = tuple(layer_ND.contiguous() for layer_ND in layers_ND)
+        batch, (n_nodes, columns) = len(rows_3B) // 3, layers_ND[0].shape
+        margin_B, mean_ND, tables = torch.empty(batch, device=rows_3B.device), None, layers_ND
+        if len(layers_ND) > 1 and len(rows_3B) > n_nodes:
+            mean_ND, norm_N = torch.empty_like(layers_ND[-1]), torch.empty(n_nodes, device=rows_3B.device)
+            launch(
+                _means_kernel, (triton.cdiv(n_nodes, ROWS),),
+                layers_ND, mean_ND, norm_N, n_nodes, columns, rows=ROWS, block=_shape(columns)["block"],
+            )  # fmt: skip
+            norm_R, tables = norm_N[rows_3B], (mean_ND,)
+        else:
+            norm_R = torch.empty(batch, device=rows_3B.device)
+        launch(
+            _margins_kernel, (batch,),
+            tables, rows_3B, margin_B, norm_R, batch, columns, has_norm=mean_ND is None, **_shape(columns),
+        )  # fmt: skip
+        ctx.save_for_backward(rows_3B, mean_ND, *layers_ND)
+        return margin_B, norm_R.sum() / batch
+
+    @staticmethod
+    def backward(ctx: Any, grad_margin_B: Tensor, grad_norms: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of e⁰, and the one that all other layers share.
+
+        Both are a product with the triplets as a graph: a user's neighbours are the items that it met, an item's the
+        users. Atomic additions find every entry its place, so the terms of a sum come in any order.
+        """
+        rows_3B, mean_ND, *layers_ND = ctx.saved_tensors
+        batch, own_ND = len(rows_3B) // 3, layers_ND[0]
+        n_nodes, columns = own_ND.shape
+        entries_N = torch.zeros(n_nodes, dtype=torch.int32, device=own_ND.device)
+        times_N = torch.zeros(n_nodes, device=own_ND.device)
+        offset_3B = torch.empty(3 * batch, dtype=torch.int32, device=own_ND.device)
+        launch(
+            _count_rows_kernel, (triton.cdiv(3 * batch, PLACED),),
+            rows_3B, entries_N, times_N, offset_3B, batch, block=PLACED,
+        )  # fmt: skip
+        start_N = entries_N.cumsum(0, dtype=torch.int32).sub_(entries_N)
+        neighbours_4B = torch.empty(4 * batch, dtype=torch.int32, device=own_ND.device)
+        weights_4B = torch.empty(4 * batch, device=own_ND.device)
+        launch(
+            _place_rows_kernel, (triton.cdiv(batch, PLACED),),
+            rows_3B, grad_margin_B.contiguous(), start_N, offset_3B, neighbours_4B, weights_4B, 1.0 / len(layers_ND),
+            batch, block=PLACED,
+        )  # fmt: skip
+        total_ND = torch.empty_like(own_ND)
+        rest_ND = torch.empty_like(layers_ND[1]) if len(layers_ND) > 1 else None
+        tables = tuple(layers_ND) if mean_ND is None else (mean_ND,)
+        launch(
+            _gather_rows_kernel, (n_nodes,),
+            tables, own_ND, total_ND, rest_ND, start_N, entries_N, times_N, neighbours_4B, weights_4B, grad_norms,
+            batch, columns, has_rest=rest_ND is not None,
+            in_flight=4 if len(tables) == 1 else 1,  # several tables are loads enough ahead
+            block=_shape(columns)["block"], num_warps=1,
+        )  # fmt: skip
+        return None, total_ND, *[rest_ND] * (len(layers_ND) - 1)

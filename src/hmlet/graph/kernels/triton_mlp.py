@@ -5,15 +5,15 @@ Storage is float32 or bfloat16, arithmetic is float32. Legend: N rows, H columns
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
-from hmlet.graph.kernels.cuda import keeps, salt
 from hmlet.graph.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
+from hmlet.graph.kernels.language import tl, triton
+from hmlet.graph.kernels.launching import launch
+from hmlet.graph.kernels.triton_product import keeps, salt
 
 ROWS, COLUMNS = 32, 128  # a tile
 PART, SUMMED = 256, 16  # rows whose sums one program adds up, so many at once; parts are then added in a fixed order
@@ -178,50 +178,65 @@ def _gradient_kernel(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-class Normalisation(NamedTuple):
-    """What the backward pass needs beside x and the parameters."""
-
-    mean_H: Tensor
-    deviation_H: Tensor
-    key: Tensor
-    rate: float
-
-
 def _tiles(n_rows: int, columns: int, rows: int) -> tuple[int, int, int]:
     """The grid over tiles of some rows, and the columns of one."""
     block = min(triton.next_power_of_2(columns), COLUMNS)
     return triton.cdiv(n_rows, rows), triton.cdiv(columns, block), block
 
 
-def norm_dropout_relu(
-    x_NH: Tensor,
-    weight_H: Tensor,
-    bias_H: Tensor,
-    running: tuple[Tensor, Tensor, Tensor],
-    momentum: float,
-    epsilon: float,
-    rate: float,
-    key: Tensor,
-) -> tuple[Tensor, Normalisation]:
-    """ReLU(BatchNorm(x)) with entries dropped by the hash of their place: two reads and one write of x, no mask.
+class NormDropoutReLU(torch.autograd.Function):
+    """ReLU(BatchNorm(x)) with entries dropped by the hash of their place: two passes forward, two backward, no mask.
 
-    `running` is the running mean and variance and the number of batches behind them, all of which move on.
+    Only x is kept: backward computes again what was dropped or cut off. BatchNorm's running statistics move on.
     """
-    n_rows, columns = x_NH.shape
-    mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
-    n_parts, tiles, block = _tiles(n_rows, columns, PART)
-    part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    _moments_kernel[(n_parts, tiles)](x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block)
-    _statistics_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
-        x_NH, part, mean_H, deviation_H, *running, n_parts, n_rows, columns, epsilon, momentum,
-        parts=SUM_PARTS, block=SUM_COLUMNS,
-    )  # fmt: skip
-    y_NH = _apply(x_NH, mean_H, deviation_H, weight_H, bias_H, rate, key, 0)
-    return y_NH, Normalisation(mean_H, deviation_H, key, rate)
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, norm: nn.BatchNorm1d, rate: float, key: Tensor
+    ) -> Tensor:
+        n_rows, columns = x_NH.shape
+        mean_H, deviation_H = torch.empty_like(weight_H), torch.empty_like(weight_H)
+        n_parts, tiles, block = _tiles(n_rows, columns, PART)
+        part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
+        launch(_moments_kernel, (n_parts, tiles), x_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block)
+        launch(
+            _statistics_kernel, (triton.cdiv(columns, SUM_COLUMNS),),
+            x_NH, part, mean_H, deviation_H, norm.running_mean, norm.running_var, norm.num_batches_tracked,
+            n_parts, n_rows, columns, norm.eps, norm.momentum, parts=SUM_PARTS, block=SUM_COLUMNS,
+        )  # fmt: skip
+        ctx.save_for_backward(x_NH, weight_H, bias_H)
+        ctx.statistics, ctx.key, ctx.rate = (mean_H, deviation_H), key, rate
+        return _apply(x_NH, mean_H, deviation_H, weight_H, bias_H, rate, key, 0)
+
+    @staticmethod
+    def backward(ctx: Any, grad_NH: Tensor) -> tuple[Tensor | None, ...]:
+        x_NH, weight_H, bias_H = ctx.saved_tensors
+        n_rows, columns = x_NH.shape
+        grad_NH = grad_NH.contiguous()
+        d_weight_H, d_bias_H = torch.empty_like(weight_H), torch.empty_like(bias_H)
+        n_parts, tiles, block = _tiles(n_rows, columns, PART)
+        part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
+        state = (*ctx.statistics, weight_H, bias_H, ctx.key)
+        drop = (threshold(ctx.rate), 1.0 / (1.0 - ctx.rate))
+        shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
+        launch(
+            _gradient_sums_kernel, (n_parts, tiles),
+            x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, **shape,
+        )  # fmt: skip
+        launch(
+            _totals_kernel, (triton.cdiv(columns, SUM_COLUMNS),),
+            part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS,
+        )  # fmt: skip
+        out_NH = torch.empty_like(x_NH)
+        launch(
+            _gradient_kernel, (triton.cdiv(n_rows, ROWS), tiles),
+            x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, rows=ROWS, **shape,
+        )  # fmt: skip
+        return out_NH, d_weight_H, d_bias_H, None, None, None
 
 
 def dropout_relu(x_MH: Tensor, rate: float, key: Tensor, first: int) -> Tensor:
-    """The same without BatchNorm, for the rows from `first` on of the matrix in which places are counted."""
+    """The same without BatchNorm or a gradient, for rows from `first` on of the matrix in which places are counted."""
     zeros_H = torch.zeros(x_MH.shape[1], device=x_MH.device)
     ones_H = torch.ones_like(zeros_H)
     return _apply(x_MH, zeros_H, ones_H, ones_H, zeros_H, rate, key, first * x_MH.shape[1])
@@ -234,36 +249,12 @@ def _apply(
     n_rows, columns = x_NH.shape
     row_tiles, tiles, block = _tiles(n_rows, columns, ROWS)
     y_NH = torch.empty_like(x_NH)
-    _apply_kernel[(row_tiles, tiles)](
+    launch(
+        _apply_kernel, (row_tiles, tiles),
         x_NH, y_NH, mean_H, deviation_H, weight_H, bias_H, key, n_rows, columns, before, threshold(rate),
         1.0 / (1.0 - rate), rows=ROWS, block=block, golden=GOLDEN, first=FIRST, second=SECOND,
     )  # fmt: skip
     return y_NH
-
-
-def norm_dropout_relu_backward(
-    x_NH: Tensor, weight_H: Tensor, bias_H: Tensor, saved: Normalisation, grad_NH: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias. What was dropped or cut off is computed again rather than stored."""
-    n_rows, columns = x_NH.shape
-    grad_NH = grad_NH.contiguous()
-    d_weight_H, d_bias_H = torch.empty_like(weight_H), torch.empty_like(bias_H)
-    n_parts, tiles, block = _tiles(n_rows, columns, PART)
-    part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    state = (saved.mean_H, saved.deviation_H, weight_H, bias_H, saved.key)
-    drop = (threshold(saved.rate), 1.0 / (1.0 - saved.rate))
-    shape = {"block": block, "golden": GOLDEN, "first": FIRST, "second": SECOND}
-    _gradient_sums_kernel[(n_parts, tiles)](
-        x_NH, grad_NH, part, *state, n_rows, columns, *drop, part=PART, rows=SUMMED, **shape
-    )
-    _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
-        part, d_bias_H, d_weight_H, n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
-    )
-    out_NH = torch.empty_like(x_NH)
-    _gradient_kernel[(triton.cdiv(n_rows, ROWS), tiles)](
-        x_NH, grad_NH, out_NH, *state, d_bias_H, d_weight_H, n_rows, columns, *drop, rows=ROWS, **shape
-    )
-    return out_NH, d_weight_H, d_bias_H
 
 
 # -- the last layer -------------------------------------------------------------------------------------------------
@@ -310,27 +301,35 @@ def _head_backward_kernel(  # type: ignore[no-untyped-def]
     _store_sums(part_ptr, along_l, along_n, column, columns)
 
 
-def head(x_NH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
-    """x W + b in float32: two columns are too few for a matrix product's tiles."""
-    n_rows, columns = x_NH.shape
-    logits_N2 = torch.empty(n_rows, 2, device=x_NH.device)
-    block = min(triton.next_power_of_2(columns), COLUMNS)
-    _head_kernel[(triton.cdiv(n_rows, ROWS),)](
-        x_NH, weight_H2, bias_2, logits_N2, n_rows, columns, rows=ROWS, block=block
-    )
-    return logits_N2
+class Head(torch.autograd.Function):
+    """x W + b in float32, two columns: too few for a matrix product's tiles. Both gradients take one pass over x."""
 
+    @staticmethod
+    def forward(ctx: Any, x_NH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
+        ctx.save_for_backward(x_NH, weight_H2)
+        n_rows, columns = x_NH.shape
+        logits_N2 = torch.empty(n_rows, 2, device=x_NH.device)
+        block = min(triton.next_power_of_2(columns), COLUMNS)
+        launch(
+            _head_kernel, (triton.cdiv(n_rows, ROWS),),
+            x_NH, weight_H2.contiguous(), bias_2, logits_N2, n_rows, columns, rows=ROWS, block=block,
+        )  # fmt: skip
+        return logits_N2
 
-def head_backward(x_NH: Tensor, weight_H2: Tensor, grad_N2: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of x and of the weight, in one pass over x."""
-    n_rows, columns = x_NH.shape
-    n_parts, tiles, block = _tiles(n_rows, columns, PART)
-    part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
-    out_NH, d_weight_2H = torch.empty_like(x_NH), torch.empty(2, columns, device=x_NH.device)
-    _head_backward_kernel[(n_parts, tiles)](
-        x_NH, weight_H2, grad_N2.contiguous(), out_NH, part, n_rows, columns, part=PART, rows=SUMMED, block=block
-    )
-    _totals_kernel[(triton.cdiv(columns, SUM_COLUMNS),)](
-        part, d_weight_2H[0], d_weight_2H[1], n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS
-    )
-    return out_NH, d_weight_2H.t()
+    @staticmethod
+    def backward(ctx: Any, grad_N2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x_NH, weight_H2 = ctx.saved_tensors
+        n_rows, columns = x_NH.shape
+        n_parts, tiles, block = _tiles(n_rows, columns, PART)
+        part = torch.empty(n_parts, 2, columns, dtype=torch.float32, device=x_NH.device)
+        out_NH, d_weight_2H = torch.empty_like(x_NH), torch.empty(2, columns, device=x_NH.device)
+        launch(
+            _head_backward_kernel, (n_parts, tiles),
+            x_NH, weight_H2.contiguous(), grad_N2.contiguous(), out_NH, part, n_rows, columns,
+            part=PART, rows=SUMMED, block=block,
+        )  # fmt: skip
+        launch(
+            _totals_kernel, (triton.cdiv(columns, SUM_COLUMNS),),
+            part, d_weight_2H[0], d_weight_2H[1], n_parts, columns, parts=SUM_PARTS, block=SUM_COLUMNS,
+        )  # fmt: skip
+        return out_NH, d_weight_2H.t(), grad_N2.sum(0)

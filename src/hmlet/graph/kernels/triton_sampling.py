@@ -7,12 +7,12 @@ draws anew at each replay.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from hmlet.graph.kernels.cuda import mixed, salt
 from hmlet.graph.kernels.edge_hash import FIRST, GOLDEN, SECOND
+from hmlet.graph.kernels.language import tl, triton
+from hmlet.graph.kernels.launching import launch
+from hmlet.graph.kernels.triton_product import mixed, salt
 
 BLOCK = 128  # triplets that a program draws
 
@@ -60,7 +60,8 @@ def triplets(
 ) -> Tensor:
     """Users, positives and negatives: 3 × size. `largest` is the length of the longest row."""
     drawn_3B = torch.empty(3, size, dtype=torch.int64, device=items.device)
-    _triplets_kernel[(triton.cdiv(size, BLOCK),)](
+    launch(
+        _triplets_kernel, (triton.cdiv(size, BLOCK),),
         eligible, indptr, items, key, drawn_3B, len(eligible), n_items, largest.bit_length(), size, block=BLOCK,
         golden=GOLDEN, first=FIRST, second=SECOND,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The product and edge dropout on CUDA, in Triton.
+"""The operator by Triton, on CUDA: the product and edge dropout.
 
 Storage is float32 or bfloat16, sums are float32. The fate of an edge is a hash of its number and of a key that lies in
 device memory (edge_hash.py has the same function for CPU): both directions of an edge agree without a stored mask, and
@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from hmlet.graph.kernels.dry import SEGMENT
 from hmlet.graph.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
+from hmlet.graph.kernels.language import tl, triton
+from hmlet.graph.kernels.launching import launch
+from hmlet.graph.kernels.operator import Operator
+from hmlet.graph.kernels.torch_product import TorchOperator
 
+SEGMENT = 512  # entries that one program sums at the most: hub rows are cut, so none of them is the last to finish
 SEVERAL, THINNED = 16, 32  # segments that a program thins, and entries of each at once: most rows are short
 
 
@@ -90,96 +92,6 @@ def _join_kernel(  # type: ignore[no-untyped-def]
     tl.store(y_ptr + row * columns + column, total.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-@dataclass(frozen=True, eq=False)
-class Segments:
-    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
-
-    start: Tensor
-    end: Tensor
-    target: Tensor  # the row, or N + the number of a partial sum
-    hubs: Tensor  # rows that were cut
-    first: Tensor  # where each hub's partial sums begin, and the end
-    n_partials: int
-
-    @classmethod
-    def of(cls, indptr: Tensor) -> Segments:
-        """The pieces of a CSR, made on its device."""
-        pieces, _ = cls.cut(indptr)
-        return pieces.ordered((pieces.end - pieces.start).argsort(descending=True, stable=True))
-
-    @classmethod
-    def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
-        """The pieces of a CSR in the order of its rows, and the row of each."""
-        indptr = indptr.long()
-        n_nodes, device = len(indptr) - 1, indptr.device
-        degree = indptr.diff()
-        pieces = ((degree + SEGMENT - 1) // SEGMENT).clamp_min(1)
-        row = torch.repeat_interleave(torch.arange(n_nodes, device=device), pieces)
-        before = pieces.cumsum(0) - pieces
-        within = torch.arange(len(row), device=device) - before[row]
-        start = indptr[row] + within * SEGMENT
-        end = torch.minimum(start + SEGMENT, indptr[row + 1])
-        cut = pieces[row] > 1
-        target = torch.where(cut, n_nodes + cut.cumsum(0) - 1, row)
-        hubs = (pieces > 1).nonzero().flatten()
-        first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
-        return cls(start, end, target, hubs, first, int(cut.sum())), row
-
-    def ordered(self, order: Tensor) -> Segments:
-        return replace(self, start=self.start[order], end=self.end[order], target=self.target[order])
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [self.start, self.end, self.target]
-
-
-class Piece(NamedTuple):
-    """Segments that one launch sums, and the entries that they are of."""
-
-    start: Tensor
-    end: Tensor
-    target: Tensor
-    neighbours: Tensor
-    weights: Tensor
-
-
-def product(
-    segments: Segments,
-    neighbours: Tensor,
-    weights: Tensor,
-    x_ND: Tensor,
-    addend_ND: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """addend + Σ over each row's entries of weight · x[neighbour]: N × D, in x's type or another. Deterministic."""
-    whole = Piece(segments.start, segments.end, segments.target, neighbours, weights)
-    return sums([whole], segments, x_ND, addend_ND, dtype)
-
-
-def sums(
-    pieces: Iterable[Piece], segments: Segments, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None
-) -> Tensor:
-    """The product, launched once a piece, each before the next is asked for; cut rows are joined at the end."""
-    x_ND = x_ND.contiguous()
-    addend_ND = None if addend_ND is None else addend_ND.contiguous()
-    n_nodes, columns = x_ND.shape
-    y_ND = torch.empty_like(x_ND, dtype=dtype)
-    partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
-    block = min(triton.next_power_of_2(columns), 512)
-    tiles = triton.cdiv(columns, block)
-    for piece in pieces:
-        _segments_kernel[(len(piece.start), tiles)](
-            x_ND, addend_ND, y_ND, partial, *piece, n_nodes, columns,
-            in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
-        )  # fmt: skip
-    if len(segments.hubs):
-        _join_kernel[(len(segments.hubs), tiles)](
-            addend_ND, y_ND, partial, segments.hubs, segments.first, columns,
-            block_columns=block, has_addend=addend_ND is not None,
-        )  # fmt: skip
-    return y_ND
-
-
 @triton.jit
 def _thin_kernel(  # type: ignore[no-untyped-def]
     start_ptr, end_ptr, neighbour_ptr, weight_ptr, scale_ptr, edge_ptr, key_ptr,
@@ -213,6 +125,136 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
     tl.store(out_end_ptr + segment, place, mask=real)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TritonOperator(Operator):
+    """Â in the device's memory, its rows cut into segments."""
+
+    indptr: Tensor  # N + 1: where the whole graph's rows begin
+    neighbours: Tensor  # 2 E: those of each segment's entries, the kept ones at its front
+    weights: Tensor  # 2 E: scale_n scale_m, as the neighbours lie
+    edges: Tensor  # 2 E: the undirected edge of each entry of the whole graph
+    segments: Segments
+
+    @classmethod
+    def of(cls, plain: TorchOperator) -> TritonOperator:
+        """The same operator, or the same plan of one, by Triton."""
+        entries = len(plain.neighbours)
+        segments = Segments.planned(plain.n_nodes, entries) if plain.indptr.is_meta else Segments.of(plain.indptr)
+        return cls(
+            n_nodes=plain.n_nodes, n_edges=plain.n_edges, loop=plain.loop, storage=plain.storage, indptr=plain.indptr,
+            neighbours=plain.neighbours, weights=plain.weights, edges=plain.edges, segments=segments,
+        )  # fmt: skip
+
+    def _held(self) -> list[Tensor]:
+        return [self.indptr, self.neighbours, self.weights, self.edges, *self.segments.tensors]
+
+    def _thin(self, rate: float, key: Tensor) -> TritonOperator:
+        """The entries that a key keeps, moved to the front of their segments.
+
+        One cheap pass a step makes all 2 K products of the step shorter; multiplying by zero would not.
+        """
+        whole = self.segments.piece(self.neighbours, self.weights)
+        neighbours, weights, end = map(torch.empty_like, (self.neighbours, self.weights, self.segments.end))
+        fill(whole._replace(end=end, neighbours=neighbours, weights=weights), whole, self.edges, rate, key)
+        segments = replace(self.segments, end=end)
+        return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
+
+    def _sum(self, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None) -> Tensor:
+        return sums([self.segments.piece(self.neighbours, self.weights)], self.segments, x_ND, addend_ND, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Rows cut into pieces of at most SEGMENT entries, longest first. A cut row's pieces are joined in order."""
+
+    start: Tensor
+    end: Tensor
+    target: Tensor  # the row, or N + the number of a partial sum
+    hubs: Tensor  # rows that were cut
+    first: Tensor  # where each hub's partial sums begin, and the end
+    n_partials: int
+
+    @classmethod
+    def of(cls, indptr: Tensor) -> Segments:
+        """The pieces of a CSR, made on its device."""
+        pieces, _ = cls.cut(indptr)
+        return pieces.ordered((pieces.end - pieces.start).argsort(descending=True, stable=True))
+
+    @classmethod
+    def planned(cls, n_nodes: int, n_entries: int, offset: torch.dtype = torch.int64) -> Segments:
+        """As many as a graph of this size can have, without memory: one for each row and one for each full segment."""
+        count, partials = n_nodes + n_entries // SEGMENT, n_entries // SEGMENT
+        types = (offset, offset, torch.int64)
+        start, end, target = (torch.empty(count, dtype=dtype, device="meta") for dtype in types)
+        none = torch.empty(0, dtype=torch.int64, device="meta")
+        return cls(start, end, target, none, none, partials)
+
+    @classmethod
+    def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
+        """The pieces of a CSR in the order of its rows, and the row of each."""
+        indptr = indptr.long()
+        n_nodes, device = len(indptr) - 1, indptr.device
+        degree = indptr.diff()
+        pieces = ((degree + SEGMENT - 1) // SEGMENT).clamp_min(1)
+        row = torch.repeat_interleave(torch.arange(n_nodes, device=device), pieces)
+        before = pieces.cumsum(0) - pieces
+        within = torch.arange(len(row), device=device) - before[row]
+        start = indptr[row] + within * SEGMENT
+        end = torch.minimum(start + SEGMENT, indptr[row + 1])
+        cut = pieces[row] > 1
+        target = torch.where(cut, n_nodes + cut.cumsum(0) - 1, row)
+        hubs = (pieces > 1).nonzero().flatten()
+        first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
+        return cls(start, end, target, hubs, first, int(cut.sum())), row
+
+    def ordered(self, order: Tensor) -> Segments:
+        return replace(self, start=self.start[order], end=self.end[order], target=self.target[order])
+
+    def piece(self, neighbours: Tensor, weights: Tensor) -> Piece:
+        """All segments, with their entries."""
+        return Piece(self.start, self.end, self.target, neighbours, weights)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.start, self.end, self.target]
+
+
+class Piece(NamedTuple):
+    """Segments that one launch sums, and the entries that they are of."""
+
+    start: Tensor
+    end: Tensor
+    target: Tensor
+    neighbours: Tensor
+    weights: Tensor
+
+
+def sums(
+    pieces: Iterable[Piece], segments: Segments, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None
+) -> Tensor:
+    """The product, launched once a piece, each before the next is asked for; cut rows are joined at the end."""
+    x_ND = x_ND.contiguous()
+    addend_ND = None if addend_ND is None else addend_ND.contiguous()
+    n_nodes, columns = x_ND.shape
+    y_ND = torch.empty_like(x_ND, dtype=dtype)
+    partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
+    block = min(triton.next_power_of_2(columns), 512)
+    tiles = triton.cdiv(columns, block)
+    for piece in pieces:
+        launch(
+            _segments_kernel, (len(piece.start), tiles),
+            x_ND, addend_ND, y_ND, partial, *piece, n_nodes, columns,
+            in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
+        )  # fmt: skip
+    if len(segments.hubs):
+        launch(
+            _join_kernel, (len(segments.hubs), tiles),
+            addend_ND, y_ND, partial, segments.hubs, segments.first, columns,
+            block_columns=block, has_addend=addend_ND is not None,
+        )  # fmt: skip
+    return y_ND
+
+
 def fill(
     thinned: Piece, whole: Piece, edges: Tensor | None, rate: float, key: Tensor | None, scale: Tensor | None = None
 ) -> None:
@@ -220,22 +262,10 @@ def fill(
 
     With the scale of each segment's row, the weights of `whole` are those of nodes: scale_n scale_m is made here.
     """
-    _thin_kernel[(triton.cdiv(len(whole.start), SEVERAL),)](
+    launch(
+        _thin_kernel, (triton.cdiv(len(whole.start), SEVERAL),),
         whole.start, whole.end, whole.neighbours, whole.weights, scale, edges, key,
         thinned.end, thinned.neighbours, thinned.weights, len(whole.start), threshold(rate), 1.0 / (1.0 - rate),
         drops=edges is not None, has_scale=scale is not None, several=SEVERAL, block=THINNED,
         golden=GOLDEN, first=FIRST, second=SECOND,
     )  # fmt: skip
-
-
-def thin(
-    segments: Segments, neighbours: Tensor, weights: Tensor, edges: Tensor, rate: float, key: Tensor
-) -> tuple[Segments, Tensor, Tensor]:
-    """The entries that a key keeps, moved to the front of their segments and scaled by 1 / (1 - rate).
-
-    One cheap pass a step makes all 2 K products of the step shorter; multiplying by zero would not.
-    """
-    whole = Piece(segments.start, segments.end, segments.target, neighbours, weights)
-    kept_neighbours, kept_weights, end = map(torch.empty_like, (neighbours, weights, segments.end))
-    fill(whole._replace(end=end, neighbours=kept_neighbours, weights=kept_weights), whole, edges, rate, key)
-    return replace(segments, end=end), kept_neighbours, kept_weights

@@ -1,0 +1,42 @@
+"""Whether Triton works on a tensor, and the launch of its kernels.
+
+A function that launches kernels also runs on tensors without memory (device "meta"): it allocates as always, and
+`launch` leaves out the launch. So a memory plan counts what the function itself allocates, with or without a GPU.
+
+Importing Triton takes a third of a second. Modules named triton_* are therefore imported where they are first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.util import find_spec
+from typing import Any
+
+from torch import Tensor
+
+TRITON_INSTALLED = find_spec("triton") is not None
+
+_stands_for: ContextVar[str] = ContextVar("stands_for", default="cpu")
+
+
+@contextmanager
+def standing_for(device: str) -> Iterator[None]:
+    """In here, tensors without memory take the place of tensors on this kind of device, "cpu" or "cuda"."""
+    token = _stands_for.set(device)
+    try:
+        yield
+    finally:
+        _stands_for.reset(token)
+
+
+def triton_runs(x: Tensor) -> bool:
+    """Whether Triton works on a tensor: on CUDA where it is installed. A plan for CUDA assumes that it is."""
+    return _stands_for.get() == "cuda" if x.is_meta else x.is_cuda and TRITON_INSTALLED
+
+
+def launch(kernel: Any, grid: tuple[int, ...], /, *arguments: Any, **options: Any) -> None:
+    """Launch a Triton kernel, unless its tensors have no memory."""
+    if not any(isinstance(argument, Tensor) and argument.is_meta for argument in arguments):
+        kernel[grid](*arguments, **options)
