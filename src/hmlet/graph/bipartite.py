@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from hmlet.data import Csr, Dataset
 from hmlet.errors import DataError
+from hmlet.graph.ordering import stable_order
 
 MAX_EDGES = 2**30 - 1  # both directions of each are numbered by 32-bit offsets
 
@@ -54,7 +55,7 @@ class Graph:
         require_edges(n_edges)
         degree = np.bincount(users.items, minlength=n_items)
         indptr = np.concatenate([users.indptr, n_edges + np.cumsum(degree)])
-        by_item = _order(users.items)  # is the edge number, and keeps each item's users ascending
+        by_item = stable_order(users.items)  # is the edge number, and keeps each item's users ascending
         owner = np.repeat(np.arange(n_users, dtype=np.int32), np.diff(users.indptr))
         neighbours = np.empty(2 * n_edges, dtype=np.int32)
         np.add(users.items, n_users, out=neighbours[:n_edges], casting="unsafe")
@@ -72,13 +73,6 @@ def require_edges(count: int) -> None:
             f"{count:,} training interactions are more than the {MAX_EDGES:,} edges that a graph can have",
             "prepare fewer: hmlet data prepare with a higher --min-rating or --core",
         )
-
-
-def _order(values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The stable order of numbers that are not negative, in linear time: NumPy sorts 16 bits by counting them."""
-    order = np.argsort(values.astype(np.uint16), kind="stable").astype(np.int32)
-    high = (values >> 16).astype(np.uint16)
-    return order[np.argsort(high[order], kind="stable")] if high.any() else order
 
 
 def training_graph(data: Dataset) -> Graph:

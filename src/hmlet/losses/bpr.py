@@ -47,7 +47,7 @@ class BPR(Loss[Triplets]):
 def triplet_margins(layers: Layers, rows_3B: Tensor) -> tuple[Tensor, Tensor]:
     """r_ui - r_uj of a batch's triplets (B), and ‖rows of e⁰‖² / B; the rows are users, positives and negatives."""
     embeddings_ND = layers.embeddings_ND
-    if layers.joined_by != "last" and can_fuse(embeddings_ND):
+    if layers.joined_by != "last" and can_fuse(embeddings_ND, rows_3B):
         if layers.joined_by == "mean":
             return mean_margins(embeddings_ND, rows_3B)
         margin_B, norms = joined_margins(embeddings_ND, rows_3B)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -46,6 +46,8 @@ class ModelConfig(Section):
     """D, the length of a node's embedding."""
     initial_deviation: PositiveFloat = 0.1
     """Standard deviation of the embeddings before training: 0.1 in the authors' program."""
+    start: Literal["random", "spectral"] = "random"
+    """e⁰ before training: random numbers, or the leading singular vectors of the normalised interactions."""
 
     @property
     def depth(self) -> int:

@@ -19,7 +19,8 @@ from torch import Tensor
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, OutOfMemory, RunError
-from hmlet.graph import Graph, require_edges, training_graph
+from hmlet.graph import Graph, propagator, require_edges, training_graph
+from hmlet.graph.spectral import spectral_embedding
 from hmlet.losses import build_loss
 from hmlet.models import Layers, Model, build
 from hmlet.ranking.evaluation import Evaluation, evaluate
@@ -322,7 +323,22 @@ class Trainer:
             self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
             self.steps.load(_under("steps.", tensors))
             self.ranking_noise.set_state(tensors["ranking_noise"])
+        elif self.recipe.model.start == "spectral":
+            self._start_spectrally()
         self.ranks.first(self._write_metrics)
+
+    @torch.no_grad()
+    def _start_spectrally(self) -> None:
+        """Replace the random e⁰ by singular vectors, found with float32 products and without self-loops."""
+        with self.watch.phase("start"):
+            operator = self.operator
+            if self.model.self_loops or operator.storage is not None:
+                operator = propagator(self.graph, self.device, memory=self.recipe.train.graph_memory)
+            generator = torch.Generator().manual_seed(self.recipe.seed)
+            embedding_NC = self.model.embedding
+            embedding_NC.copy_(
+                spectral_embedding(operator.product, self.graph.n_users, embedding_NC, generator, self.ranks)
+            )
 
     def _write_metrics(self) -> None:
         self.run.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.state.history))

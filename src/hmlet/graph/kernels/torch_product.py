@@ -43,7 +43,7 @@ class TorchOperator(Operator):
 
     def _sum(self, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None) -> Tensor:
         if x_ND.is_meta:
-            return _planned_product(x_ND, dtype)
+            return planned_product(x_ND, dtype)
         y_ND = product(self.indptr, self.neighbours, self.weights, x_ND).to(dtype or x_ND.dtype)
         return y_ND if addend_ND is None else y_ND.add_(addend_ND)
 
@@ -67,7 +67,7 @@ def _bag(indptr: Tensor, neighbours: Tensor, weights: Tensor, x_ND: Tensor) -> T
         )
 
 
-def _planned_product(x_ND: Tensor, dtype: torch.dtype | None) -> Tensor:
+def planned_product(x_ND: Tensor, dtype: torch.dtype | None) -> Tensor:
     """What `product` allocates: the result and, where there are several, a tile of x and its sums."""
     y_ND = torch.empty_like(x_ND, dtype=dtype)
     if x_ND.shape[1] > TILE:

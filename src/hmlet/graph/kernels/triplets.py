@@ -12,15 +12,22 @@ from torch import Tensor
 
 from hmlet.graph.kernels import launching
 from hmlet.graph.kernels.parts import part
+from hmlet.graph.kernels.torch_triplets import LargeBatchMargins
 
 
 def mean_margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor]:
     """r_ui - r_uj of each triplet (B), and ‖rows of e⁰‖² / B; `rows_3B` are users, positives and negatives."""
+    with part("readout and loss"):
+        margin_B, norms = _implementation(layers_ND[0]).apply(rows_3B, *layers_ND)  # type: ignore[no-untyped-call]
+    return margin_B, norms
+
+
+def _implementation(x_ND: Tensor) -> type[torch.autograd.Function]:
+    if not launching.triton_runs(x_ND):
+        return LargeBatchMargins
     from hmlet.graph.kernels.triton_triplets import MeanMargins
 
-    with part("readout and loss"):
-        margin_B, norms = MeanMargins.apply(rows_3B, *layers_ND)  # type: ignore[no-untyped-call]
-    return margin_B, norms
+    return MeanMargins
 
 
 def joined_margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,6 +38,9 @@ def joined_margins(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> tuple[Tensor
     return margin_B, norms
 
 
-def can_fuse(layers_ND: Sequence[Tensor]) -> bool:
-    """Whether these work here: with Triton, and where sums may be made in any order."""
-    return launching.triton_runs(layers_ND[0]) and not torch.are_deterministic_algorithms_enabled()
+def can_fuse(layers_ND: Sequence[Tensor], rows_3B: Tensor) -> bool:
+    """Whether these work here: with Triton, unless sums need a fixed order; on CPU, for batches with many rows."""
+    if launching.triton_runs(layers_ND[0]):
+        return not torch.are_deterministic_algorithms_enabled()
+    on_cpu = layers_ND[0].device.type in ("cpu", "meta")
+    return on_cpu and len(rows_3B) > len(layers_ND[0]) and layers_ND[0].dtype == layers_ND[-1].dtype
