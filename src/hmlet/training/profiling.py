@@ -7,7 +7,6 @@ PyTorch's profiler record some more; the model moves exactly as without it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
@@ -16,29 +15,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 
 from hmlet.config import Recipe
+from hmlet.graph.kernels.parts import PREFIX, Part
 from hmlet.training.floor import by_part, floor_seconds, measure, step_parts
 from hmlet.training.steps import GradientSteps, Steps
 
 WARM_UP = 10  # steps before anything is measured: libraries choose algorithms, kernels are compiled, a graph captured
 MEASURED = 20  # steps whose wall time is taken, and as many that are recorded
+SUMS: Part = "sums of gradients"
 OTHER, IDLE = "other", "between operations"
 
-# By names of kernels, of PyTorch's operations and of autograd's nodes; the first line that fits one of them counts.
-PARTS = {
-    "optimizer": r"adam",
-    "sampling": r"hmlet::sampling|triplets_kernel|searchsorted|distribution",
-    "edge dropout": r"hmlet::edge dropout|thin_kernel",
-    "product": r"product|segments_kernel|join_kernel|embedding_bag|\b_fork(backward)?$",
-    "matrix products": r"gemm|(^|[: ])(add)?mm($|backward)|\b_dense|nvjet|cutlass|splitk|cublas|_head",
-    "BatchNorm, dropout, activation": r"norm|dropout|elu|threshold|activation|^_(moments|stat|apply|gradient|totals)",
-    "mixture": r"mix|softmax|choice|uniform|aten::log$",
-    "readout and loss": r"rows|index|gather|scatter|softplus|bpr|penalty|margins|means|finish",
-    "sums of gradients": r"accumulate|aten::add|functor_add",
-}
-_PATTERNS = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in PARTS.items()}
+BACKWARD = 1  # PyTorch's RecordScope of a node's own backward pass
+# Autograd's event around a node's backward pass. Beside that pass, it adds up the gradients of several users.
+ENGINE = "autograd::engine::evaluate_function"
 
 
 class Unwatched:
@@ -109,7 +101,7 @@ class WatchedSteps:
         self.timed: list[float] = []  # seconds of each
         self.recorded = 0
         self.parts: dict[str, float] = {}  # seconds of all recorded steps
-        self._profiler: Any = None
+        self._profiler: torch.profiler.profile | None = None
 
     def take(self, step: int, epoch: int) -> None:
         if self.first is None:
@@ -132,8 +124,9 @@ class WatchedSteps:
         if self._profiler is None:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write of itself to standard error
             os.environ.setdefault("TEARDOWN_CUPTI", "0")  # a captured graph goes on after the recording
-            activity = ProfilerActivity.CUDA if self.steps.on_cuda else ProfilerActivity.CPU
-            self._profiler = torch.profiler.profile(activities=[activity], acc_events=True)
+            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.steps.on_cuda else [])]
+            self.steps.step_eagerly(True)  # the kernels of a captured graph belong to no operation
+            self._profiler = torch.profiler.profile(activities=activities, acc_events=True)
             self._profiler.start()
         self.steps.take(step, epoch)
         self.recorded += 1
@@ -144,8 +137,9 @@ class WatchedSteps:
         if self._profiler is not None:
             self._now()
             self._profiler.stop()
-            self.parts = seconds_by_part(self._profiler.events(), self.steps.on_cuda)
+            self.parts = seconds_by_part(self._profiler.events(), self.steps.on_cuda)  # type: ignore[no-untyped-call]
             self._profiler = None
+            self.steps.step_eagerly(False)
 
     def _now(self) -> float:
         if self.steps.on_cuda:
@@ -201,30 +195,52 @@ def _window(recipe: Recipe, step: int, per_epoch: int) -> tuple[int, int]:
     return first, min(MEASURED, (end - first) // 2)
 
 
-def seconds_by_part(events: Iterable[Any], on_cuda: bool) -> dict[str, float]:
+def seconds_by_part(events: Iterable[FunctionEvent], on_cuda: bool) -> dict[str, float]:
     """Each part's seconds: of kernels on CUDA, of the time inside operations (less that of those they call) on CPU.
 
     A part counts its forward and its backward work together.
     """
+    on_host = [event for event in events if event.device_type.name == "CPU"]
+    forward = forward_parts(on_host)
     found: dict[str, float] = {}
-    for event in events:
-        on_device = event.device_type.name == "CUDA"
-        if on_device != on_cuda or (on_cuda and event.is_user_annotation):
+    for event in on_host:
+        if not on_cuda:
+            microseconds = event.self_cpu_time_total
+        elif event.is_user_annotation:  # PyTorch's own, which span the kernels of others
             continue
-        microseconds = event.time_range.elapsed_us() if on_cuda else event.self_cpu_time_total
-        part = part_of(_names(event))
-        found[part] = found.get(part, 0.0) + microseconds * 1e-6
+        else:
+            microseconds = sum(kernel.duration for kernel in event.kernels)
+        if microseconds:
+            name = part_of(event, forward)
+            found[name] = found.get(name, 0.0) + microseconds * 1e-6
     return found
 
 
-def _names(event: Any) -> Iterator[str]:
-    """An event's name, and those of the events that it happened in."""
-    while event is not None:
-        yield event.name
-        event = event.cpu_parent
+Forward = dict[tuple[int, int], str]
+"""The part of each forward operation, by its thread and its sequence number; its backward node has that number too."""
 
 
-def part_of(names: Iterable[str]) -> str:
-    """The part of a step that an event of these names belongs to."""
-    known = list(names)
-    return next((part for part, pattern in _PATTERNS.items() if any(map(pattern.search, known))), OTHER)
+def forward_parts(events: Iterable[FunctionEvent]) -> Forward:
+    """The parts of forward operations. Of several with one number the last made the node, so that one counts."""
+    found: Forward = {}
+    for event in events:
+        if event.sequence_nr >= 0 and not event.fwd_thread:
+            found[event.thread, event.sequence_nr] = part_of(event, found)
+    return found
+
+
+def part_of(event: FunctionEvent, forward: Forward) -> str:
+    """The part of a step that an event belongs to: that of the innermost scope around it (hmlet.graph.kernels.part).
+
+    Backward work outside any scope belongs to the part of the forward operation that it differentiates.
+    """
+    outer: FunctionEvent | None = event
+    while outer is not None:
+        if outer.name.startswith(PREFIX):
+            return outer.name.removeprefix(PREFIX)
+        if outer.scope == BACKWARD and outer.fwd_thread:
+            return forward.get((outer.fwd_thread, outer.sequence_nr), OTHER)
+        if outer.name.startswith(ENGINE):
+            return SUMS
+        outer = outer.cpu_parent
+    return OTHER

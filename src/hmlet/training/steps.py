@@ -127,6 +127,7 @@ class GradientSteps:
         self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
         self.captures = self.on_cuda and ranks.size == 1 and operator.capturable
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.eager = False  # whether steps are taken one operation at a time although they could be captured
         self.eager_steps = 0
         self.at = (0, 0)  # the epoch and batch of the last step
 
@@ -139,7 +140,7 @@ class GradientSteps:
         else:
             self._step()
             self.eager_steps += 1
-            if self.captures and self.eager_steps == WARM_UP:
+            if self.captures and not self.eager and self.eager_steps == WARM_UP:
                 self._capture()
         if not self.on_cuda or step % LOOK_EVERY == 0:
             self._look()
@@ -177,6 +178,12 @@ class GradientSteps:
         with torch.cuda.graph(graph):
             self._step()
         self.graph = graph
+
+    def step_eagerly(self, eager: bool) -> None:
+        """Take the next steps one operation at a time, as a profiler needs them; or capture the step again."""
+        self.eager = eager
+        if self.captures:
+            self.graph, self.eager_steps = None, 0
 
     def _look(self) -> None:
         if self.broken:
