@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,10 +223,13 @@ def test_a_kernel_names_its_part(name: str) -> None:
 def test_kernels_count_for_the_operation_that_launched_them() -> None:
     def event(name: str, parent: Any = None, **others: Any) -> SimpleNamespace:
         values = {"sequence_nr": -1, "fwd_thread": 0, "thread": 1, "scope": 0, "kernels": [], "kind": "CPU"} | others
+        values = {"id": next(numbers), "cpu_children": ["cudaLaunchKernel"]} | values
         return SimpleNamespace(
             name=name, cpu_parent=parent, device_type=SimpleNamespace(name=values.pop("kind")), self_cpu_time_total=9.0,
             is_user_annotation=name.startswith("Optimizer"), **values,
         )  # fmt: skip
+
+    numbers = count()
 
     def kernels(*durations: float) -> list[SimpleNamespace]:
         return [SimpleNamespace(duration=duration) for duration in durations]
@@ -245,6 +249,7 @@ def test_kernels_count_for_the_operation_that_launched_them() -> None:
         event("Optimizer.step#Adam.step", optimizer, kernels=kernels(5000.0)),  # spans kernels counted elsewhere
         event("aten::_fused_adam_", optimizer, kernels=kernels(50.0)),
         event("aten::fill_", kernels=kernels(1.0)),
+        event("cudaDeviceSynchronize", id=forward.id, cpu_children=[], kernels=forward.kernels),  # not its own
         event("mix_kernel", kind="CUDA", kernels=kernels(7000.0)),
     ]
     expected = {"mixture": 433e-6, SUMS: 11e-6, "optimizer": 50e-6, OTHER: 1e-6}

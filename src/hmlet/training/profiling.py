@@ -203,17 +203,25 @@ def seconds_by_part(events: Iterable[FunctionEvent], on_cuda: bool) -> dict[str,
     on_host = [event for event in events if event.device_type.name == "CPU"]
     forward = forward_parts(on_host)
     found: dict[str, float] = {}
-    for event in on_host:
-        if not on_cuda:
-            microseconds = event.self_cpu_time_total
-        elif event.is_user_annotation:  # PyTorch's own, which span the kernels of others
-            continue
-        else:
-            microseconds = sum(kernel.duration for kernel in event.kernels)
-        if microseconds:
-            name = part_of(event, forward)
-            found[name] = found.get(name, 0.0) + microseconds * 1e-6
+    for event in _launchers(on_host) if on_cuda else on_host:
+        name = part_of(event, forward)
+        times = [kernel.duration for kernel in event.kernels] if on_cuda else [event.self_cpu_time_total]
+        found[name] = found.get(name, 0.0) + sum(times) * 1e-6
     return found
+
+
+def _launchers(events: Iterable[FunctionEvent]) -> Iterable[FunctionEvent]:
+    """The events that launched kernels, each kernel's once.
+
+    PyTorch lists an operation's kernels also under an event of CUDA's own that happens to have the operation's number
+    (pytorch/pytorch#124388). Such an event has no children, while an operation's launches are its children.
+    """
+    found: dict[int, FunctionEvent] = {}
+    for event in events:
+        if event.kernels and not event.is_user_annotation:  # annotations span what others launched
+            known = found.setdefault(event.id, event)
+            found[event.id] = known if known.cpu_children else event
+    return found.values()
 
 
 Forward = dict[tuple[int, int], str]

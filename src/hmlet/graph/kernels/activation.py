@@ -143,9 +143,9 @@ def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
     """g · [eᴸ, eᴺ] for each node: N × D in the embeddings' type."""
     with part("mixture"):
         if launching.triton_runs(linear_ND):
-            from hmlet.graph.kernels.triton_gate import Mix
+            from hmlet.graph.kernels.triton_gate import Mixture
 
-            mixed_ND: Tensor = Mix.apply(  # type: ignore[no-untyped-call]
+            mixed_ND: Tensor = Mixture.apply(  # type: ignore[no-untyped-call]
                 choice_N2.contiguous(), linear_ND.contiguous(), nonlinear_ND.contiguous()
             )
             return mixed_ND

@@ -191,7 +191,7 @@ def _mix_backward_kernel(  # type: ignore[no-untyped-def]
     tl.store(d_nonlinear_ptr + at, (grad * tl.load(choice_ptr + 2 * node + 1)).to(kind), mask=inside)
 
 
-class Mix(torch.autograd.Function):
+class Mixture(torch.autograd.Function):
     """g · [eᴸ, eᴺ] of each node: every embedding is read once, and the three gradients are made in one pass."""
 
     @staticmethod
