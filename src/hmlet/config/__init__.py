@@ -1,7 +1,8 @@
 """Recipes: what to train and how, as frozen types, and the recipes that come with the package, as data."""
 
+from hmlet.config.fitting import Shape
 from hmlet.config.recipe import Recipe, differences
 from hmlet.config.resolution import DEFAULT_PRESET, Preset, resolve
 from hmlet.config.train import TrainConfig
 
-__all__ = ["DEFAULT_PRESET", "Preset", "Recipe", "TrainConfig", "differences", "resolve"]
+__all__ = ["DEFAULT_PRESET", "Preset", "Recipe", "Shape", "TrainConfig", "differences", "resolve"]

@@ -1,8 +1,8 @@
 """Which recipe a model gets: defaults, a preset, a file and overrides, later ones winning.
 
 A preset is `recipes/<preset>/<family>.toml`, then `recipes/<preset>/<data set>/<family>.toml` if it exists. "hmlet",
-the default, is the best that validation found: for a data set that was searched at the paper's size on a GPU it is what
-that search found.
+the default, is the best that validation found: for a named data set what its search found, and for any other the
+default rule of hmlet.config.fitting. "fitted" is that rule for every data set.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
 
+from hmlet.config.fitting import Shape, fitted
 from hmlet.config.recipe import SECTIONS, Recipe, validated
 from hmlet.config.toml import Table, parse_overrides, parse_toml
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
 
-Preset = Literal["hmlet", "gpu", "paper", "authors"]
+Preset = Literal["hmlet", "fitted", "gpu", "paper", "authors"]
 DEFAULT_PRESET: Preset = "hmlet"
-SEARCHED = {"hmlet": ("hmlet", "gpu")}  # the default is, for a data set, the first of these that has a recipe for it
+FITTED: Preset = "fitted"  # the default rule, for named sets too
+GPU: Preset = "gpu"
 RECIPES = resources.files("hmlet.config") / "recipes"
 
 
@@ -30,14 +32,17 @@ def resolve(
     overrides: Sequence[str] = (),
     seed: int | None = None,
     dataset: str | None = None,
+    shape: Shape | None = None,
+    device: str | None = None,
 ) -> Recipe:
     """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides.
 
-    With the name of a named set, the preset includes what it has for that set.
+    With the name of a named set, the preset includes what was searched for that set; with the shape of another one and
+    the kind of device, "cpu" or "cuda", what the default rule says for it (hmlet.config.fitting).
     """
     if model not in MODELS:
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
-    tables = _preset(model, preset, dataset)
+    tables = _preset(model, preset, dataset, shape, device)
     if config is not None:
         if not config.is_file():
             raise ConfigError(f"{config} is not a file", "pass a TOML file, such as one that --print-config wrote")
@@ -59,24 +64,32 @@ def resolve(
     return validated(merged, "recipe")
 
 
-def _preset(model: str, preset: str, dataset: str | None) -> list[Table]:
-    """The preset's recipe of a model, and what it changes for a data set; a model without any has its defaults."""
-    family = MODELS[model].Config.family
-    known = [name for name in get_args(Preset) if (RECIPES / name / f"{family}.toml").is_file()]
-    if not known and preset == DEFAULT_PRESET:
-        return []
-    if preset not in known:
+def _preset(model: str, preset: str, dataset: str | None, shape: Shape | None, device: str | None) -> list[Table]:
+    """The preset's recipe of a model, with what was searched for the data set or what the default rule says for it."""
+    config = MODELS[model].Config
+    base = DEFAULT_PRESET if preset == FITTED else preset
+    known = [name for name in get_args(Preset) if _recipe(name, config.family) is not None]
+    if base not in known and not (base == DEFAULT_PRESET and not known):
         raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
-    base, files = preset, [f"{family}.toml"]
-    if dataset is not None and Path(dataset).name == dataset:  # a name, and no path
-        own = f"{dataset}/{family}.toml"
-        searched = [each for each in SEARCHED.get(preset, (preset,)) if (RECIPES / each / own).is_file()]
-        if searched:
-            base, files = searched[0], [*files, own]
-    return [
-        parse_toml((RECIPES / base / each).read_text(encoding="utf-8"), f"recipes/{base}/{each}", SECTIONS)
-        for each in files
-    ]
+    named = dataset is not None and Path(dataset).name == dataset  # a name, and no path
+    if named and preset != FITTED:
+        # What was searched at the paper's size on a GPU would take hours on a CPU.
+        also = (GPU,) if preset == DEFAULT_PRESET and device != "cpu" else ()
+        for place in (base, *also):
+            if (searched := _recipe(place, f"{dataset}/{config.family}")) is not None:
+                return [table for table in (_recipe(place, config.family), searched) if table is not None]
+    tables = [_recipe(base, config.family) or {}]
+    if base == DEFAULT_PRESET and shape is not None and device is not None:
+        tables.append(fitted(config, shape, device))
+    return tables
+
+
+def _recipe(preset: str, name: str) -> Table | None:
+    """The tables of one of the package's recipes, if it exists."""
+    file = RECIPES / preset / f"{name}.toml"
+    return (
+        parse_toml(file.read_text(encoding="utf-8"), f"recipes/{preset}/{name}", SECTIONS) if file.is_file() else None
+    )
 
 
 def _read(config: Path) -> str:

@@ -17,6 +17,7 @@ class LightGCNConfig(GraphModelConfig):
     """LightGCN: linear propagation, layers averaged."""
 
     family: ClassVar[str] = "lightgcn"
+    step_share: ClassVar[float] = 1.0
     name: Literal["lightgcn"] = "lightgcn"
 
 

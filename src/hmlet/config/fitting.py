@@ -1,0 +1,84 @@
+"""The default rule: settings that fit a data set, from its size and the device alone.
+
+benchmarks/search_defaults.py tried grids of settings on data sets of eight shapes, and results/defaults has what it
+found; docs/defaults.md says how the rule follows from that. What the rule rests on:
+
+- A spectral start is where a random one is after many epochs, so a small step size is enough everywhere. It grows with
+  the number of nodes, and with fewer columns.
+- Interactions, not epochs, say how many steps are needed. Small sets overfit soon, so validation is frequent and
+  decides which epoch is kept.
+- A step on a GPU costs nearly the same whatever the batch is. On a CPU a wide table is what costs, and the gate of a
+  narrow model needs no wide layers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hmlet.config.toml import Table
+from hmlet.data import Dataset
+from hmlet.models import ModelConfig
+
+LARGEST_BATCH = 2**17
+WIDE, NARROW, NARROWEST = 512, 128, 64  # columns: on CUDA, on CPU, and there for very many interactions
+MANY_INTERACTIONS = 2_000_000
+STEP_SIZE, STEP_SIZE_NODES = 0.008, 60_000  # at WIDE columns; up to twice as much for a graph of more nodes
+INTERACTIONS_PER_STEP = {"cuda": 500, "cpu": 600}  # how many training interactions ask for one more step
+FEWEST_STEPS, MOST_STEPS = 300, {"cuda": 3000, "cpu": 1500}
+VALIDATIONS = 25
+PATIENCE = 8
+RESTING_SHARE = 8  # gates rest for this fraction of the epochs
+NARROW_GATE = [64, 32]
+
+
+class Shape(NamedTuple):
+    """What the rule asks of a data set."""
+
+    users: int
+    items: int
+    interactions: int  # of the training part
+
+    @classmethod
+    def of(cls, data: Dataset) -> Shape:
+        return cls(data.n_users, data.n_items, data.count("train"))
+
+
+def fitted(config: type[ModelConfig], shape: Shape, device: str) -> Table:
+    """The settings of a model for a data set of this shape on "cpu" or "cuda", as a recipe's tables."""
+    if config.solved:
+        return {}
+    size = embedding_size(shape, device)
+    batch = max(1024, min(2 ** int(math.log2(max(shape.interactions, 1))), LARGEST_BATCH))
+    steps = min(max(shape.interactions // INTERACTIONS_PER_STEP[device], FEWEST_STEPS), MOST_STEPS[device])
+    epochs = math.ceil(steps / math.ceil(max(shape.interactions, 1) / batch))
+    nodes = min(max((shape.users + shape.items) / STEP_SIZE_NODES, 1.0), 2.0)
+    rate = STEP_SIZE * nodes * math.sqrt(WIDE / max(size, NARROWEST)) * config.step_share
+    model: Table = {"embedding_size": size, "start": "spectral"}
+    if "gate_warmup" in config.model_fields:
+        model["gate_warmup"] = epochs // RESTING_SHARE
+        if size <= NARROW:
+            model["gate_hidden"] = NARROW_GATE
+    train: Table = {
+        "epochs": epochs,
+        "batch_size": batch,
+        "learning_rate": float(f"{rate:.2g}"),
+        "schedule": "cosine",
+        "beta2": 0.95,
+        "l2": 1e-4,
+        "edge_dropout": 0.4,
+        "validate_every": max(1, epochs // VALIDATIONS),
+        "patience": PATIENCE,
+        "precision": "bfloat16" if device == "cuda" else "float32",
+    }
+    return {"model": model, "train": train}
+
+
+def embedding_size(shape: Shape, device: str) -> int:
+    """D: as wide as the device bears, and no wider than the smaller side has rows to tell apart."""
+    if device == "cuda":
+        wanted = WIDE
+    else:
+        wanted = NARROW if shape.interactions <= MANY_INTERACTIONS else NARROWEST
+    enough: int = 2 ** math.ceil(math.log2(max(min(shape.users, shape.items), 8)))
+    return min(wanted, enough)

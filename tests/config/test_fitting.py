@@ -1,0 +1,74 @@
+"""The default rule: who gets it, and that it gives every data set a recipe that makes sense."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hmlet.config import Shape, resolve
+from hmlet.config.fitting import FEWEST_STEPS, MOST_STEPS, fitted
+from hmlet.models import MODELS
+
+SHAPES = [
+    Shape(3, 4, 7), Shape(1, 1, 1), Shape(1_880, 4_489, 42_134), Shape(6_022, 3_043, 716_559),
+    Shape(29_858, 40_981, 810_128), Shape(40_000, 600, 434_919), Shape(3_000, 30_000, 362_000),
+    Shape(10_000_000, 1_000_000, 500_000_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_every_shape_gets_a_valid_recipe(model: str, shape: Shape, device: str) -> None:
+    recipe = resolve(model, shape=shape, device=device)
+    if recipe.model.solved:
+        assert recipe == resolve(model)
+        return
+    train = recipe.train
+    steps = train.epochs * math.ceil(shape.interactions / train.batch_size)
+    assert FEWEST_STEPS <= steps or train.epochs >= 1
+    assert steps <= MOST_STEPS[device] + math.ceil(shape.interactions / train.batch_size)
+    assert train.batch_size <= 131_072
+    assert train.epochs // train.validate_every >= min(train.epochs, 20)
+    assert recipe.model.embedding_size <= 2 * max(min(shape.users, shape.items), 8)
+    assert recipe.model.start == "spectral"
+
+
+def test_the_rule_by_hand() -> None:
+    """LastFM on a GPU: 300 steps of 32,768 triplets, two an epoch."""
+    recipe = resolve("hmlet-end", shape=Shape(1_880, 4_489, 42_134), device="cuda")
+    assert (recipe.train.batch_size, recipe.train.epochs, recipe.train.learning_rate) == (32_768, 150, 0.008)
+    assert (recipe.model.embedding_size, recipe.model.warmup, recipe.train.validate_every) == (512, 18, 6)
+    narrow = resolve("hmlet-end", shape=Shape(1_880, 4_489, 42_134), device="cpu")
+    assert (narrow.model.embedding_size, narrow.train.learning_rate, narrow.train.precision) == (128, 0.016, "float32")
+
+
+def test_named_sets_keep_what_was_searched_for_them_where_it_can_be_trained() -> None:
+    shape = Shape(29_858, 40_981, 810_128)
+    searched = resolve("hmlet-end", dataset="gowalla", shape=shape, device="cuda")
+    assert searched == resolve("hmlet-end", "gpu", dataset="gowalla")
+    rule = resolve("hmlet-end", shape=shape, device="cuda")
+    assert rule.model.start == "spectral"
+    assert resolve("hmlet-end", "fitted", dataset="gowalla", shape=shape, device="cuda") == rule
+    on_cpu = resolve("hmlet-end", dataset="gowalla", shape=shape, device="cpu")
+    assert on_cpu == resolve("hmlet-end", shape=shape, device="cpu")
+    embedded = resolve("lightgcn", dataset="debian", shape=Shape(3_779, 1_285, 47_398), device="cpu")
+    assert embedded == resolve("lightgcn", dataset="debian")
+
+
+@pytest.mark.parametrize("preset", ["gpu", "paper", "authors"])
+def test_other_presets_do_not_know_the_rule(preset: str) -> None:
+    assert resolve("hmlet-end", preset, shape=SHAPES[2], device="cpu") == resolve("hmlet-end", preset)
+
+
+def test_what_is_set_wins_over_the_rule() -> None:
+    recipe = resolve("lightgcn", overrides=["train.epochs=3", "model.start=random"], shape=SHAPES[2], device="cpu")
+    assert (recipe.train.epochs, recipe.model.start, recipe.train.batch_size) == (3, "random", 32_768)
+
+
+def test_gates_are_narrow_only_where_the_model_is() -> None:
+    config = MODELS["hmlet-all"].Config
+    assert "gate_hidden" in fitted(config, SHAPES[2], "cpu")["model"]
+    assert "gate_hidden" not in fitted(config, SHAPES[2], "cuda")["model"]
+    assert "gate_warmup" not in fitted(MODELS["lightgcn"].Config, SHAPES[2], "cpu")["model"]
