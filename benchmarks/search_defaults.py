@@ -5,7 +5,7 @@ Steps and not epochs are what a point counts, because an epoch is one step on a 
 
     python benchmarks/search_defaults.py --data carry/data/lastfm --grid grid.json --out found.jsonl
 
-grid.json has a list of settings by key, whose product is tried: {"train.learning_rate": [0.016, 0.032], "steps": [400]}.
+grid.json has a list of settings by key, whose product is tried: {"train.learning_rate": [0.016, 0.032], "steps": [4]}.
 The rule itself looks at validation alone; test values are recorded for those who check it.
 """
 
