@@ -39,7 +39,9 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="section.key=value of the recipe")
     parser.add_argument("--keep", type=Path, help="a directory for the runs' small files")
     options = parsed(parser)
-    paper = json.loads((resources.files("hmlet") / "report" / "paper.json").read_text(encoding="utf-8"))["main_table"]
+    paper = json.loads((resources.files("hmlet") / "reporting" / "paper.json").read_text(encoding="utf-8"))[
+        "main_table"
+    ]
     runs = []
     with tempfile.TemporaryDirectory() as scratch:
         for dataset in options.datasets:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 WARM = get_context("forkserver")
 WARM.set_forkserver_preload(
     [
-        *("hmlet.cli", "hmlet.training.loop", "hmlet.data.catalog", "hmlet.serve.app", "hmlet.serve.server"),
+        *("hmlet.cli", "hmlet.training.loop", "hmlet.data.catalog", "hmlet.serving.app", "hmlet.serving.server"),
         "torch._dynamo",  # the first training imports it (docs/log.md),
         "pandas",  # and pyarrow imports this one, where there is one
     ]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from forked import Forked
 from planted import checkerboard
-from serving import client_of
+from served import client_of
 from torch import Tensor, nn
 
 from hmlet import Run, fit
@@ -29,7 +29,7 @@ from hmlet.losses.sampling import Triplets
 from hmlet.models import MODELS, GraphModelConfig, Model, Pass, Product, Views
 from hmlet.models import register as register_model
 from hmlet.runs.loading import load_model
-from hmlet.serve.settings import Settings
+from hmlet.serving.settings import Settings
 from hmlet.system.ranks import Ranks
 from hmlet.training.planning import Sizes, memory_plan
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from serving import SMALL, Server
+from served import SMALL, Server
 
 from hmlet.api import Run, fit
 from hmlet.config import resolve

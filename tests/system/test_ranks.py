@@ -21,7 +21,7 @@ import ranked
 import torch
 from forked import Forked
 from planted import checkerboard
-from serving import free_port
+from served import free_port
 
 from hmlet import cli
 from hmlet.api import Run

@@ -29,7 +29,7 @@ def report(
     """
     from hmlet.api import Run
     from hmlet.errors import NothingHeldOut
-    from hmlet.report import write_report
+    from hmlet.reporting import write_report
     from hmlet.runs.comparison import compare_runs
 
     opened = [Run.open(path) for path in runs]

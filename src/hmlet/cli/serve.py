@@ -10,7 +10,7 @@ import typer
 from hmlet.cli.console import app, note
 
 if TYPE_CHECKING:
-    from hmlet.serve.settings import Settings
+    from hmlet.serving.settings import Settings
 
 
 @app.command()
@@ -43,7 +43,7 @@ def serve(
     from hmlet.errors import MissingExtra
 
     try:
-        from hmlet.serve.server import serve
+        from hmlet.serving.server import serve
     except ImportError as error:
         raise MissingExtra("hmlet serve", str(error.name), "serve") from error
     serve(run, Run.open, settings, lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"))
@@ -55,7 +55,7 @@ def _settings(
     import os
 
     from hmlet.errors import ConfigError
-    from hmlet.serve.settings import Settings
+    from hmlet.serving.settings import Settings
 
     try:
         token = token_file.read_text(encoding="utf-8") if token_file else os.environ.get("HMLET_TOKEN")

@@ -128,7 +128,7 @@ def search_recipes(
 def _require_page() -> None:
     """Refuse to begin hours of work whose page could not be drawn."""
     try:
-        import hmlet.report.figures  # noqa: F401
+        import hmlet.reporting.figures  # noqa: F401
     except ImportError as error:
         raise MissingExtra("a page", "matplotlib", "report") from error
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from html import escape
 
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
-from hmlet.report import figures as drawing
-from hmlet.report.material import Material
-from hmlet.report.page import (
+from hmlet.reporting import figures as drawing
+from hmlet.reporting.material import Material
+from hmlet.reporting.page import (
     Cell,
     box_table,
     cosine_table,

@@ -26,7 +26,7 @@ from hmlet.config import Recipe
 from hmlet.data.dataset import read_parquet
 from hmlet.errors import DataError, RunError
 from hmlet.ranking.evaluation import Evaluation
-from hmlet.report.material import RunMaterial
+from hmlet.reporting.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
 from hmlet.runs.choices import Codes
 from hmlet.runs.directory import RunDirectory

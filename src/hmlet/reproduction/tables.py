@@ -16,7 +16,7 @@ from hmlet.analysis.similarity import ClassCosine
 from hmlet.analysis.stability import Stability, stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, Judgement
 from hmlet.ranking.statistics import SIGNIFICANT, Paired, Spread, one_against_others, spread, welch_test
-from hmlet.report.paper import paper
+from hmlet.reporting.paper import paper
 from hmlet.reproduction.cells import CAMPAIGN, OURS, OURS_TITLE, RIVAL, TABLES, Cell, arm_label, is_ours
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset

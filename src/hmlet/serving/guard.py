@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from hmlet.serve import strict_json
-from hmlet.serve.failures import Refusal, shape
-from hmlet.serve.settings import Settings
+from hmlet.serving import strict_json
+from hmlet.serving.failures import Refusal, shape
+from hmlet.serving.settings import Settings
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -15,12 +15,12 @@ import torch
 import uvicorn
 
 from hmlet.errors import ConfigError
-from hmlet.serve.app import create_app
-from hmlet.serve.observe import JsonLines
-from hmlet.serve.protocol import impatient
-from hmlet.serve.service import Service
-from hmlet.serve.settings import Settings
-from hmlet.serve.state import Opener, Shelf
+from hmlet.serving.app import create_app
+from hmlet.serving.observe import JsonLines
+from hmlet.serving.protocol import impatient
+from hmlet.serving.service import Service
+from hmlet.serving.settings import Settings
+from hmlet.serving.state import Opener, Shelf
 
 OPEN_FILES = 65_536
 
@@ -92,7 +92,7 @@ def _log_to_stderr(token: str | None) -> None:
     """Structured lines of ours and of uvicorn, and nothing else, on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(token))
-    for name in ("hmlet.serve", "uvicorn"):
+    for name in ("hmlet.serving", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)

@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hmlet.serve.failures import Refusal, shape
+from hmlet.serving.failures import Refusal, shape
 
 
 class ImpatientProtocol(H11Protocol):

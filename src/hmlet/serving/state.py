@@ -21,9 +21,9 @@ from hmlet.ranking.evaluation import KNOWN, seen_items
 from hmlet.recommend.explanation import Explanation
 from hmlet.recommend.recommender import Recommendation, Recommender, scored_items
 from hmlet.runs.choices import CLASSES, Choices
-from hmlet.serve import schemas
-from hmlet.serve.approximate import Approximate
-from hmlet.serve.failures import Refusal
+from hmlet.serving import schemas
+from hmlet.serving.approximate import Approximate
+from hmlet.serving.failures import Refusal
 from hmlet.version import VERSION
 
 Opener = Callable[[Path], Recommender]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NoReturn
 
-from hmlet.serve.failures import Refusal
+from hmlet.serving.failures import Refusal
 
 _HINT = "send one JSON object in UTF-8, like the examples of /openapi.json"
 

@@ -18,10 +18,10 @@ from starlette.testclient import TestClient
 from hmlet.api import Run, fit
 from hmlet.config import resolve
 from hmlet.data.catalog import load
-from hmlet.serve.app import create_app
-from hmlet.serve.service import Service
-from hmlet.serve.settings import Settings
-from hmlet.serve.state import Shelf
+from hmlet.serving.app import create_app
+from hmlet.serving.service import Service
+from hmlet.serving.settings import Settings
+from hmlet.serving.state import Shelf
 
 SMALL = ["train.epochs=1", "model.embedding_size=8", "model.gate_hidden=[8]"]
 
@@ -51,8 +51,8 @@ IMPATIENT = """\
 import sys
 from pathlib import Path
 from hmlet.api import Run
-from hmlet.serve.server import serve
-from hmlet.serve.settings import Limits, Settings
+from hmlet.serving.server import serve
+from hmlet.serving.settings import Limits, Settings
 run, port, seconds = sys.argv[1:]
 serve(Path(run), Run.open, Settings(port=int(port), limits=Limits(seconds=float(seconds))))
 """

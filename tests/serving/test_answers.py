@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gated_run import make_run, small_data
-from serving import client_of
+from served import client_of
 from starlette.testclient import TestClient
 
 from hmlet.api import Run
-from hmlet.serve.settings import Settings
-from hmlet.serve.state import Served
+from hmlet.serving.settings import Settings
+from hmlet.serving.state import Served
 
 
 def test_every_user_gets_the_offline_top_n(client: TestClient, run: Run) -> None:

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from hmlet.analysis.gates import Box
-from hmlet.report.material import VARIANT_NAMES, Material
-from hmlet.report.paper import paper
+from hmlet.reporting.material import VARIANT_NAMES, Material
+from hmlet.reporting.paper import paper
 from hmlet.runs.choices import CLASSES
 
 # The page's variable of each colour. No two are equal, so that each can be found again in the finished SVG.

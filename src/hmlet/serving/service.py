@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from hmlet.data.interactions import Id
 from hmlet.errors import HmletError
 from hmlet.recommend.recommender import Recommendation
-from hmlet.serve.failures import Refusal
-from hmlet.serve.observe import LOGGER, Metrics
-from hmlet.serve.settings import Settings
-from hmlet.serve.state import Served, Shelf
+from hmlet.serving.failures import Refusal
+from hmlet.serving.observe import LOGGER, Metrics
+from hmlet.serving.settings import Settings
+from hmlet.serving.state import Served, Shelf
 
 T = TypeVar("T")
 RANKED_TOGETHER = 32  # small requests in one group: beyond it the answers come later, and no sooner

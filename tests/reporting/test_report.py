@@ -17,11 +17,11 @@ from hmlet.analysis.study import analyse
 from hmlet.cli import main
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.ranking.statistics import Comparison, MetricComparison, Paired, Spread
-from hmlet.report import write_report
-from hmlet.report.figures import COLOURS, draw_all
-from hmlet.report.material import read_material
-from hmlet.report.page import duration, number
-from hmlet.report.paper import paper
+from hmlet.reporting import write_report
+from hmlet.reporting.figures import COLOURS, draw_all
+from hmlet.reporting.material import read_material
+from hmlet.reporting.page import duration, number
+from hmlet.reporting.paper import paper
 from hmlet.runs.directory import RunDirectory
 
 DATA = small_data()

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from forked import Forked
-from serving import HMLET, Server, log_lines
+from served import HMLET, Server, log_lines
 
 from hmlet.api import Run
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from hmlet.data import Csr
 from hmlet.errors import MissingExtra
 from hmlet.ranking.top_k import NO_ITEM, top_k
-from hmlet.serve.schemas import Search
+from hmlet.serving.schemas import Search
 
 MEASURED_USERS = 200
 MEASURED_K = 20  # of Search.recall_at_20

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from finished import finished
-from serving import client_of, error_of
+from served import client_of, error_of
 from starlette.testclient import TestClient
 
 from hmlet.api import Run
-from hmlet.serve.service import Service
-from hmlet.serve.settings import Settings
-from hmlet.serve.state import Served
+from hmlet.serving.service import Service
+from hmlet.serving.settings import Settings
+from hmlet.serving.state import Served
 
 USERS = ["gimp", "inkscape", "0ad"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving import Server, client_of, train
+from served import Server, client_of, train
 from starlette.testclient import TestClient
 
 from hmlet.api import Run
-from hmlet.serve.settings import Settings
+from hmlet.serving.settings import Settings
 
 
 @pytest.fixture(scope="session")

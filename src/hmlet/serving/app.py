@@ -16,12 +16,12 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 from hmlet.errors import HmletError
-from hmlet.serve import schemas
-from hmlet.serve.failures import BUG, Refusal, refusal, shape
-from hmlet.serve.guard import App, Guard
-from hmlet.serve.observe import Observe
-from hmlet.serve.service import Service
-from hmlet.serve.state import Served
+from hmlet.serving import schemas
+from hmlet.serving.failures import BUG, Refusal, refusal, shape
+from hmlet.serving.guard import App, Guard
+from hmlet.serving.observe import Observe
+from hmlet.serving.service import Service
+from hmlet.serving.state import Served
 from hmlet.version import VERSION
 
 SHOWN_CHARACTERS = 60  # of a value that is wrong
@@ -221,7 +221,7 @@ def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
 def _add_page(app: FastAPI) -> None:
     """The explorer: a few files, read once, so that a request can name no other."""
     for path, (name, kind) in PAGE_FILES.items():
-        content = (files("hmlet.serve") / "page" / name).read_bytes()
+        content = (files("hmlet.serving") / "page" / name).read_bytes()
         app.add_api_route(path, _constant(content, kind), include_in_schema=False)
 
 

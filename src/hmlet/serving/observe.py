@@ -10,10 +10,10 @@ import uuid
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from hmlet.serve.failures import BUG, shape
-from hmlet.serve.guard import App, Message, Receive, Scope, Send
+from hmlet.serving.failures import BUG, shape
+from hmlet.serving.guard import App, Message, Receive, Scope, Send
 
-LOGGER = logging.getLogger("hmlet.serve")
+LOGGER = logging.getLogger("hmlet.serving")
 SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),

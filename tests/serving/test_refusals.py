@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from finished import finished
 from planted import dataset
-from serving import client_of, error_of
+from served import client_of, error_of
 from starlette.testclient import TestClient
 
 from hmlet.cli import main
 from hmlet.errors import ConfigError
-from hmlet.serve.observe import JsonLines
-from hmlet.serve.settings import Limits, Settings
+from hmlet.serving.observe import JsonLines
+from hmlet.serving.settings import Limits, Settings
 
 JSON = {"content-type": "application/json"}
 
@@ -237,7 +237,7 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
 
 def test_a_space_around_the_token_of_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Settings] = []
-    monkeypatch.setattr("hmlet.serve.server.serve", lambda path, opener, settings, listening: given.append(settings))
+    monkeypatch.setattr("hmlet.serving.server.serve", lambda path, opener, settings, listening: given.append(settings))
     monkeypatch.setenv("HMLET_TOKEN", "open sesame \n")
     assert main(["serve", "run"]) == 0
     assert [settings.token for settings in given] == ["open sesame"]
@@ -245,7 +245,7 @@ def test_a_space_around_the_token_of_the_environment_does_not_count(monkeypatch:
 
 @pytest.mark.parametrize("token", ['a"b', "a\\b", "n", "plain"])
 def test_the_log_blots_out_any_token(token: str) -> None:
-    record = logging.LogRecord("hmlet.serve", logging.INFO, __file__, 1, "request", None, None)
+    record = logging.LogRecord("hmlet.serving", logging.INFO, __file__, 1, "request", None, None)
     record.fields = {"path": f"/{token}", "status": 401, "client": None, "traceback": f"one\n{token}"}
     line = json.loads(JsonLines(token).format(record))
     blotted = {name: line[name] for name in ("path", "status", "client", "traceback")}

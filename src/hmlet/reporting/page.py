@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hmlet.analysis.result import Analysis, SampledMethod
 from hmlet.ranking.statistics import TABLE, TITLES
-from hmlet.report.figures import LOOKS, Drawn
-from hmlet.report.material import Material, RunMaterial
-from hmlet.report.paper import paper
+from hmlet.reporting.figures import LOOKS, Drawn
+from hmlet.reporting.material import Material, RunMaterial
+from hmlet.reporting.paper import paper
 
 METRIC_TITLES = {name: TITLES[name] for name in TABLE}
 CENTRALITY_TITLES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}

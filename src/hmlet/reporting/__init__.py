@@ -8,7 +8,7 @@ from pathlib import Path
 from hmlet.errors import MissingExtra
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.ranking.statistics import Comparison
-from hmlet.report.material import read_material
+from hmlet.reporting.material import read_material
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.files import put
 
@@ -28,8 +28,8 @@ def write_report(
     `comparison` is between the runs; `scores` has each run's evaluation, or none.
     """
     try:
-        from hmlet.report import figures as drawing
-        from hmlet.report.page import render
+        from hmlet.reporting import figures as drawing
+        from hmlet.reporting.page import render
     except ImportError as error:
         raise MissingExtra("a report", "matplotlib", "report") from error
     material = read_material(runs, comparison, scores)

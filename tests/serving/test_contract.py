@@ -9,12 +9,12 @@ from typing import Any, NotRequired, get_origin, get_type_hints
 import hypothesis
 import pytest
 import schemathesis
-from serving import client_of
+from served import client_of
 from starlette.testclient import TestClient
 
 from hmlet.recommend import explanation
-from hmlet.serve import schemas
-from hmlet.serve.settings import Settings
+from hmlet.serving import schemas
+from hmlet.serving.settings import Settings
 
 HEADERS = {"host": "127.0.0.1"}
 
