@@ -31,6 +31,17 @@ class Recipe(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Every random number of a run comes from this."""
 
+    def __repr__(self) -> str:
+        size, epochs = self.model.embedding_size, self.train.epochs
+        return f"<Recipe {self.model.name}: D = {size}, at most {epochs} epochs, seed {self.seed}>"
+
+    __str__ = __repr__
+
+    def as_json(self) -> dict[str, object]:
+        """Every value in JSON's types; a section without keys is left out."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        return {name: value for name, value in values.items() if value != {}}
+
     def to_toml(self) -> str:
         """The resolved recipe as TOML, keys in the order of the types above; a section without keys is left out."""
         lines = [f"seed = {self.seed}"]

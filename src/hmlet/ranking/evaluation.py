@@ -30,7 +30,7 @@ CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 JOINED = 2048  # users whose metrics are computed together
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Metrics of every user with a held-out item, and their means."""
 
@@ -40,6 +40,11 @@ class Evaluation:
     users: Indices  # ascending
     per_user: dict[str, npt.NDArray[np.float64]]
     coverage: float  # share of the catalogue that is recommended to anyone
+
+    def __repr__(self) -> str:
+        metrics = self.metrics
+        shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in ("ndcg", "recall", "precision") if name in metrics)
+        return f"<Evaluation on {self.split}, {len(self.users):,} users, @{self.k}: {shown}>"
 
     @property
     def metrics(self) -> dict[str, float]:

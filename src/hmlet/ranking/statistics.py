@@ -96,7 +96,7 @@ class MetricComparison:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Models on the same users of the same data, metric by metric."""
 
@@ -105,6 +105,9 @@ class Comparison:
     k: int
     users: int
     metrics: dict[str, MetricComparison]
+
+    def __repr__(self) -> str:
+        return f"<Comparison on {self.split}, {self.users:,} users: {self.conclusion()}>"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -25,7 +25,7 @@ LOSERS_FILES = ("config.toml", "run.json", "metrics.jsonl", "run.lock")  # what 
 DRAWN_TRIALS = 20  # of a sampler that is not told how many
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
     """A finished search."""
 
@@ -33,6 +33,10 @@ class Tuning:
     best: TrialRecord
     recipe: Recipe
     trials: tuple[TrialRecord, ...]
+
+    def __repr__(self) -> str:
+        point = ", ".join(f"{key} = {value}" for key, value in self.best.params.items())
+        return f"<Tuning {self.out}: best of {len(self.trials)} trials, NDCG@20 {self.best.value:.4f} with {point}>"
 
     def as_json(self) -> dict[str, object]:
         states = [trial.state for trial in self.trials]
