@@ -1,31 +1,85 @@
 """HMLET and the baselines of its paper, from an interaction file to recommendations.
 
-The names below are the Python twin of the command line. They are imported on first use, so that
-`import hmlet` costs nothing and `hmlet --help` needs no torch.
+Each command has a function here. The names are imported on first use, so that `import hmlet` costs nothing and
+`hmlet --help` needs no torch. Type checkers see the imports below, which have to be those of `_HOMES`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hmlet.version import VERSION as __version__
 
+if TYPE_CHECKING:
+    from hmlet.analysis.result import Analysis
+    from hmlet.api import Run, analyze, compare, evaluate, export, fit, plan, report, resolve, serve, tune
+    from hmlet.config import Recipe
+    from hmlet.data import Dataset
+    from hmlet.errors import HmletError
+    from hmlet.ranking.evaluation import Evaluation
+    from hmlet.ranking.statistics import Comparison
+    from hmlet.reproduction import Reproduction, reproduce
+    from hmlet.training.capacity import Plan
+    from hmlet.tuning import Tuning
+
 _HOMES = {
+    "Analysis": "hmlet.analysis.result",
+    "Comparison": "hmlet.ranking.statistics",
     "Dataset": "hmlet.data",
+    "Evaluation": "hmlet.ranking.evaluation",
     "HmletError": "hmlet.errors",
+    "Plan": "hmlet.training.capacity",
+    "Recipe": "hmlet.config",
+    "Reproduction": "hmlet.reproduction",
     "Run": "hmlet.api",
+    "Tuning": "hmlet.tuning",
+    "analyze": "hmlet.api",
+    "compare": "hmlet.api",
+    "evaluate": "hmlet.api",
+    "export": "hmlet.api",
     "fit": "hmlet.api",
+    "plan": "hmlet.api",
+    "report": "hmlet.api",
+    "reproduce": "hmlet.reproduction",
+    "resolve": "hmlet.api",
+    "serve": "hmlet.api",
+    "tune": "hmlet.api",
 }
 
-__all__ = ["Dataset", "HmletError", "Run", "__version__", "fit"]
+__all__ = [
+    "Analysis",
+    "Comparison",
+    "Dataset",
+    "Evaluation",
+    "HmletError",
+    "Plan",
+    "Recipe",
+    "Reproduction",
+    "Run",
+    "Tuning",
+    "__version__",
+    "analyze",
+    "compare",
+    "evaluate",
+    "export",
+    "fit",
+    "plan",
+    "report",
+    "reproduce",
+    "resolve",
+    "serve",
+    "tune",
+]
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]  # what is imported on first use is there for completion too
+    return [*globals(), *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hmlet' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # a type checker would take it for every name that there is not
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'hmlet' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)

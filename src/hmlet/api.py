@@ -1,30 +1,484 @@
-"""The Python twin of the command line: a finished run, and what one asks of it."""
+"""Every command as a Python function, and a finished run with what one asks of it.
+
+A function takes what its command takes. Data is a data set, a prepared directory or a named set; a run is a `Run` or
+its directory. Nothing here prints. Remarks go to the logger "hmlet", and `progress` is told how far long work is.
+
+What needs SciPy's statistics is imported where it is used: that takes a second, and recommendations do without.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hmlet.config import Recipe, resolve
+from hmlet.config import DEFAULT_PRESET, Recipe, resolution
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
-from hmlet.errors import DataError
+from hmlet.data.interactions import Id
+from hmlet.errors import ConfigError, DataError, MissingExtra, NothingHeldOut, RunError
+from hmlet.models import DEFAULT
+from hmlet.ranking.evaluation import KNOWN, Evaluation
 from hmlet.recommend.recommender import Recommender
+from hmlet.runs.directory import RunDirectory
+from hmlet.runs.record import RECORD
+from hmlet.serving.settings import Settings
+from hmlet.system.progress import Progress, hidden
+from hmlet.system.ranks import Ranks, joined
+from hmlet.system.units import readable
 from hmlet.training import loop as training
+from hmlet.training.capacity import Plan, plan_training
+from hmlet.training.environment import environment
+from hmlet.training.loop import EpochEvent, Listener, choose_device
+from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.profiling import UNWATCHED, Profile
+from hmlet.training.tensorboard import tensorboard_events
+from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
+from hmlet.tuning import search as tuning
+from hmlet.tuning.backend import Pruning, Sampler
 
+if TYPE_CHECKING:
+    from hmlet.analysis.result import Analysis
+    from hmlet.ranking.statistics import Comparison
 
-def fit(data: Dataset | Path | str, recipe: Recipe | str = "hmlet-end", out: Path | str = "run", **options: Any) -> Run:
-    """Train a recipe (or a model by its name, with its recipe for this data) and open the run: `hmlet train`.
+__all__ = [
+    "DEFAULT",
+    "Pruning",
+    "Run",
+    "Sampler",
+    "analyze",
+    "compare",
+    "environment",
+    "evaluate",
+    "export",
+    "fit",
+    "plan",
+    "recorded_recipe",
+    "report",
+    "resolve",
+    "serve",
+    "tune",
+]
 
-    Data is a data set, or what DATA is to a command: a prepared directory or a named set.
-    """
-    if isinstance(data, str | Path):
-        data = load(data)
-    if not isinstance(data, Dataset):
-        raise DataError(f"cannot train on a {type(data).__name__}", "make a data set of it: Dataset.from_frame(…)")
-    chosen = resolve(recipe, dataset=known_name(data)) if isinstance(recipe, str) else recipe
-    return Run(training.fit(data, chosen, out, **options))
+PROFILE = "profile.json"
+log = logging.getLogger(__name__)
 
 
 class Run(Recommender):
-    """A finished run: its data, its factors, and what they recommend."""
+    """A finished run: its data, its factors, what they recommend, and how good they are.
+
+    Example: hmlet.Run.open("runs/end").recommend(["gimp"], k=5)
+    """
+
+    @property
+    def still_improving(self) -> bool:
+        """Whether validation was best at the very end of a constant schedule: more epochs may give more."""
+        train, record = self.recipe.train, self.record
+        ended = record.best_epoch == train.epochs > train.validate_every
+        return bool(record.valid) and ended and train.schedule == "constant"
+
+    @property
+    def profile(self) -> dict[str, Any] | None:
+        """Where the time of the training went, if it was profiled: the content of profile.json."""
+        return self.directory.read_json(PROFILE) if PROFILE in self.record.files else None
+
+    def analyze(self, *, centrality: str = "exact", device: str = "auto", progress: Progress = hidden) -> Analysis:
+        """What the gates chose, and what explains it; see `hmlet.analyze`."""
+        (found,) = analyze(self, centrality=centrality, device=device, progress=progress)
+        return found
+
+    def report(self, out: Path | str, *, figures: Path | str | None = None, progress: Progress = hidden) -> list[Path]:
+        """Write a page about this run; see `hmlet.report`."""
+        return report(self, out=out, figures=figures, progress=progress)
+
+    def serve(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        token: str | None = None,
+        allow_hosts: Sequence[str] = (),
+        reload_root: Path | str | None = None,
+        approximate: bool = False,
+        listening: Callable[[str], None] = lambda address: None,
+    ) -> None:
+        """Serve this run over HTTP; see `hmlet.serve`."""
+        serve(
+            self,
+            host=host,
+            port=port,
+            token=token,
+            allow_hosts=allow_hosts,
+            reload_root=reload_root,
+            approximate=approximate,
+            listening=listening,
+        )
+
+
+# -- before and while a model is trained --------------------------------------------------------------------------
+
+
+def resolve(
+    model: str = DEFAULT,
+    data: Dataset | Path | str | None = None,
+    *,
+    preset: str = DEFAULT_PRESET,
+    config: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+) -> Recipe:
+    """The recipe that `hmlet train DATA --model MODEL --print-config` prints.
+
+    Example: hmlet.resolve("lightgcn", "debian", overrides=["train.epochs=50"])
+
+    `config` is a TOML file on top of the preset; `overrides` are `section.key=value` on top of both.
+    """
+    known = None if data is None else known_name(data)
+    return resolution.resolve(model, preset, None if config is None else Path(config), overrides, seed, known)
+
+
+def recorded_recipe(out: Path | str) -> Recipe:
+    """The recipe of a run, finished or not."""
+    return RunDirectory.open(out).recipe()
+
+
+def plan(
+    data: Dataset | Path | str | None = None,
+    recipe: Recipe | str = DEFAULT,
+    *,
+    users: float | None = None,
+    items: float | None = None,
+    edges: float | None = None,
+    device: str = "auto",
+    devices: int = 1,
+    memory: int | str | None = None,
+) -> Plan:
+    """The memory that a training takes on each device, and what to change if it does not fit: `hmlet plan`.
+
+    Example: hmlet.plan("debian", "lightgcn", device="cuda", devices=8, memory="80GB").fits
+
+    `users`, `items` and `edges` (training interactions) plan for data that is not here. `memory` is what a device has,
+    in bytes or as text, by default what is free here; with it, "cuda" needs no CUDA device on this machine.
+    """
+    chosen = _recipe(recipe, data)
+    return plan_training(chosen, _sizes(data, users, items, edges), device=device, devices=devices, memory=memory)
+
+
+def fit(
+    data: Dataset | Path | str,
+    recipe: Recipe | str | None = None,
+    out: Path | str = "run",
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    profile: bool = False,
+    tensorboard: Path | str | None = None,
+    listener: Listener | None = None,
+    progress: Progress = hidden,
+    ranks: Ranks | None = None,
+) -> Run:
+    """Train a recipe, or a model by its name, and open the finished run: `hmlet train`.
+
+    Example: hmlet.fit("debian", "lightgcn", "runs/lightgcn")
+
+    With `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. `profile`
+    writes where the time goes to profile.json; `tensorboard` is a directory for TensorBoard events; the `listener` is
+    told of every epoch. Processes that torchrun started train together; `ranks` are those of a group already joined.
+    """
+    _require_data(data)
+    if recipe is None and resume and (Path(out) / RECORD).is_file():
+        recipe = recorded_recipe(out)
+    chosen = _recipe(recipe or DEFAULT, data)
+    watch = Profile() if profile else None
+    with (watch or UNWATCHED).phase("load"):
+        dataset = _load(data, progress)
+    with (
+        ExitStack() as listening,
+        _together(ranks) as group,
+        progress(f"training {chosen.model.name}") as advance,
+    ):
+        listeners = [] if listener is None else [listener]
+        if tensorboard is not None and group.rank == 0:
+            listeners.append(listening.enter_context(tensorboard_events(tensorboard)))
+        _remark(chosen, dataset, choose_device(device, group).type, group)
+
+        def listen(event: EpochEvent) -> None:
+            at, last, best = event["epoch"], event["epochs"], event["best"]
+            worth = f"  best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
+            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}")
+            for each in listeners:
+                each(event)
+
+        trained = training.fit(
+            dataset, chosen, out, device=device, resume=resume, listener=listen, ranks=group, profile=watch
+        )
+    return Run(trained)
+
+
+def tune(
+    data: Dataset | Path | str,
+    recipe: Recipe | str,
+    out: Path | str,
+    *,
+    space: Space | Path | str | None = None,
+    trials: int | None = None,
+    sampler: Sampler = "grid",
+    pruning: Pruning | None = None,
+    storage: str | None = None,
+    preset: str = DEFAULT_PRESET,
+    device: str = "auto",
+    keep: bool = False,
+    progress: Progress = hidden,
+) -> Tuning:
+    """Search for a model's best recipe by validation NDCG@20; the test part is never read: `hmlet tune`.
+
+    Example: hmlet.tune("debian", "lightgcn", "tuned", sampler="tpe", trials=30).recipe
+
+    `space` is a TOML file with a [space] table, or its content; by default the model's own for the preset. `trials` is
+    by default the whole grid, or 20 points. Only the best trial keeps its weights, unless `keep`. Call it again with
+    the same `out` to go on after a stop, or at the same time to share the work.
+    """
+    _require_data(data)
+    chosen = resolve(recipe, data, preset=preset) if isinstance(recipe, str) else recipe
+    name = chosen.model.name
+    if space is None or isinstance(space, str | Path):
+        space = load_space(None if space is None else Path(space), name, preset)
+    dataset = _load(data, progress)
+    with progress(f"tuning {name}") as advance:
+
+        def tell(records: Sequence[TrialRecord]) -> None:
+            ended, best = sum(record.ended for record in records), best_trial(records)
+            value = 0.0 if best is None else best.value or 0.0
+            advance(ended, len(records), f"trial {ended} of {len(records)}  best ndcg {value:.4f}")
+
+        return tuning.tune(
+            dataset,
+            chosen,
+            space,
+            out,
+            sampler=sampler,
+            trials=trials,
+            pruning=pruning,
+            storage=storage,
+            keep=keep,
+            device=device,
+            listener=tell,
+        )
+
+
+# -- after training -----------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    run: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, *, progress: Progress = hidden
+) -> Evaluation:
+    """Full-ranking metrics of a run, averaged over users: `hmlet evaluate`.
+
+    Example: hmlet.evaluate("runs/end").metrics["ndcg"]
+
+    `mask` names the parts whose items are left out of the ranking: train or train+valid.
+    """
+    with progress(f"evaluating {_path(run)}") as advance:
+        return _open(run).evaluate(split, mask, k, advance)
+
+
+def compare(
+    *runs: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, progress: Progress = hidden
+) -> Comparison:
+    """Models side by side, and whether the gap between the two best can be chance: `hmlet compare`.
+
+    Example: hmlet.compare("runs/end", "runs/lightgcn").conclusion()
+
+    Runs that differ only in their seed count as one model.
+    """
+    from hmlet.runs.comparison import compare_runs
+
+    with progress("evaluating") as advance:
+        return compare_runs([_open(run) for run in runs], split, mask, k, advance)
+
+
+def analyze(
+    *runs: Run | Path | str, centrality: str = "exact", device: str = "auto", progress: Progress = hidden
+) -> list[Analysis]:
+    """What the gates of each run chose and what explains it, kept in the run as analysis.json: `hmlet analyze`.
+
+    Example: hmlet.analyze("runs/end", centrality="sampled:1000")[0].verdict["degree"].verdict
+
+    Several runs of one model and data set also tell how many nodes keep their class. `centrality` is exact, sampled:N
+    (betweenness and closeness from N sources) or none; `device` computes it.
+    """
+    from hmlet.analysis.study import analysed, keep
+
+    opened, place = _open_all(runs), choose_device(device)
+    directories = [run.directory for run in opened]
+    with progress("centralities") as advance:
+        found = analysed(directories, opened[0].data, centrality, device=place, advance=advance)
+    for directory, result in zip(directories, found, strict=True):
+        try:
+            keep(directory, result)
+        except RunError as error:  # the numbers are right even if they cannot be kept
+            log.warning("the analysis is not kept in %s: %s", directory.path, error)
+    return found
+
+
+def report(
+    *runs: Run | Path | str, out: Path | str, figures: Path | str | None = None, progress: Progress = hidden
+) -> list[Path]:
+    """Write one self-contained page about runs, and return the files written, the page first: `hmlet report`.
+
+    Example: hmlet.report("runs/end", "runs/lightgcn", out="report.html")
+
+    The gates shown are those of the first run that `analyze` has seen. `figures` is a directory for every figure as SVG
+    and PNG besides.
+    """
+    from hmlet.reporting import write_report
+    from hmlet.runs.comparison import compare_runs
+
+    opened = _open_all(runs)
+    with progress("comparing") as advance:
+        try:
+            scores = [run.evaluate("test", "train", 20) for run in opened]
+            comparison = compare_runs(opened, advance=advance) if len(opened) > 1 else None
+        except NothingHeldOut as error:  # the page has its other figures
+            log.warning("the report has no test scores: %s", error.message)
+            scores, comparison = [], None
+    return write_report(
+        [run.directory for run in opened],
+        Path(out),
+        comparison=comparison,
+        scores=scores,
+        figures=None if figures is None else Path(figures),
+    )
+
+
+def export(
+    run: Run | Path | str,
+    out: Path | str,
+    k: int = 20,
+    users: Iterable[Id] | None = None,
+    mask: str = KNOWN,
+    *,
+    allow: Iterable[Id] | None = None,
+    deny: Iterable[Id] | None = None,
+    progress: Progress = hidden,
+    ranks: Ranks | None = None,
+) -> int:
+    """Write the top-k of users to a .parquet, .csv or .jsonl file and return its number of rows: `hmlet export`.
+
+    Example: hmlet.export("runs/end", "topn.parquet", k=20)
+
+    `users` are all by default. `mask` names the parts whose items are left out; `allow` and `deny` are lists of items.
+    Processes that torchrun started share the work; `ranks` are those of a group already joined.
+    """
+    with _together(ranks) as group, progress("exporting") as advance:
+        return _open(run).export(out, k, users, mask, allow=allow, deny=deny, advance=advance, ranks=group)
+
+
+def serve(
+    run: Run | Path | str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    allow_hosts: Sequence[str] = (),
+    reload_root: Path | str | None = None,
+    approximate: bool = False,
+    listening: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serve a run over HTTP until the process is told to stop: `hmlet serve`.
+
+    Example: hmlet.serve("runs/end", port=8000)
+
+    Requests must carry the bearer `token`, by default that of HMLET_TOKEN; an address that other machines can reach
+    needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `listening` is told the address once
+    requests are answered there.
+    """
+    if token is None and "HMLET_TOKEN" in os.environ:
+        token = os.environ["HMLET_TOKEN"].strip()
+    root = None if reload_root is None else Path(reload_root)
+    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate)
+    try:
+        from hmlet.serving import server
+    except ImportError as error:
+        raise MissingExtra("hmlet serve", str(error.name), "serve") from error
+    server.serve(_path(run), Run.open, settings, listening)
+
+
+# -- what the functions share -------------------------------------------------------------------------------------
+
+
+def _path(run: Run | Path | str) -> Path:
+    return run.directory.path if isinstance(run, Run) else Path(run)
+
+
+def _open(run: Run | Path | str) -> Run:
+    return run if isinstance(run, Run) else Run.open(run)
+
+
+def _open_all(runs: Sequence[Run | Path | str]) -> list[Run]:
+    if not runs:
+        raise ConfigError("there is no run to look at", "name at least one")
+    return [_open(run) for run in runs]
+
+
+def _require_data(data: Dataset | Path | str) -> None:
+    if not isinstance(data, Dataset | Path | str):
+        raise DataError(f"cannot train on a {type(data).__name__}", "make a data set of it: Dataset.from_frame(…)")
+
+
+def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
+    if isinstance(data, Dataset):
+        return data
+    with progress(f"loading {data}") as advance:
+        return load(data, advance=advance)
+
+
+def _recipe(recipe: Recipe | str, data: Dataset | Path | str | None) -> Recipe:
+    """A recipe as it is, or a model's recipe for the data."""
+    return resolve(recipe, data) if isinstance(recipe, str) else recipe
+
+
+def _sizes(data: Dataset | Path | str | None, users: float | None, items: float | None, edges: float | None) -> Sizes:
+    given = (users, items, edges)
+    if data is not None and given == (None, None, None):
+        return Sizes.of(_load(data, hidden))
+    if data is not None:
+        raise ConfigError(f"plan was given DATA, {str(data)!r}, and sizes as well", "leave out one or the other")
+    if users is None or items is None or edges is None:
+        raise ConfigError(
+            "plan needs DATA, or --users, --items and --edges", "for example hmlet plan debian --model bpr"
+        )
+    sizes = Sizes(int(users), int(items), int(edges))
+    if sizes.edges > sizes.users * sizes.items:
+        raise ConfigError(
+            f"--edges {sizes.edges:,} are more than the {sizes.users * sizes.items:,} pairs of "
+            f"{sizes.users:,} users and {sizes.items:,} items",
+            "count each pair once",
+        )
+    return sizes
+
+
+@contextmanager
+def _together(ranks: Ranks | None) -> Iterator[Ranks]:
+    """The given ranks, or for the length of the call those that torchrun started."""
+    if ranks is not None:
+        yield ranks
+        return
+    with joined() as group:
+        yield group
+
+
+def _remark(recipe: Recipe, data: Dataset, device: str, ranks: Ranks) -> None:
+    """Log the memory that a training will take, and that a recipe for a GPU is slow without one."""
+    if ranks.rank:
+        return
+    need = memory_plan(recipe, Sizes.of(data), device, ranks).total
+    share = " a rank" if ranks.size > 1 else ""
+    log.info("%s on %s: about %s of memory%s", recipe.model.name, data.name, readable(need), share)
+    if device == "cpu" and recipe.train.precision == "bfloat16":
+        log.warning(
+            "this recipe was made for a GPU and takes long on a CPU; --set model.embedding_size=64 makes it smaller"
+        )

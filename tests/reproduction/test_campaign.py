@@ -21,8 +21,8 @@ from hmlet.data import Dataset
 from hmlet.errors import DataError, MissingExtra
 from hmlet.graph import training_graph
 from hmlet.ranking.evaluation import evaluate
-from hmlet.reproduction import campaign, reproduce
-from hmlet.reproduction.campaign import Outcome, Progress, run_campaign
+from hmlet.reproduction import campaign, reproduce_choices
+from hmlet.reproduction.campaign import CampaignProgress, Outcome, run_campaign
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import RECORD_FILES, Records, pack, unpack
@@ -73,7 +73,7 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, trained: list[tu
     whole, trained[:] = [name for name, _ in trained], []
     assert len(whole) == 3  # two seeds of LightGCN, one of BPR
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: CampaignProgress) -> None:
         if progress.run.recipe.seed == 2 and progress.share > 0.5:
             raise Killed
 
@@ -137,7 +137,7 @@ def test_no_run_is_started_that_would_not_fit(tmp_path: Path, trained: list[tupl
 
 
 def test_the_first_of_its_kind_is_tried_and_the_rest_is_foretold(tmp_path: Path) -> None:
-    told: list[Progress] = []
+    told: list[CampaignProgress] = []
     go(tmp_path, minutes=5.0, listener=told.append)
     assert told[0].seconds_left is None
     last = told[-1]
@@ -176,7 +176,7 @@ def test_a_campaign_that_is_asked_to_stop_leaves_a_page(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(campaign, "fit", stopped)
     with pytest.raises(Interrupted, match="call it again"):
-        reproduce([CHOICE], {BOARD.name: BOARD}, tmp_path, device="cpu")
+        reproduce_choices([CHOICE], {BOARD.name: BOARD}, tmp_path, device="cpu")
     assert "0 of 3 runs" in (tmp_path / "reproduction.html").read_text(encoding="utf-8")
 
 

@@ -27,6 +27,7 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
 from hmlet.graph import Graph, training_graph
 from hmlet.graph.centrality import DAMPING, Centralities
+from hmlet.models import DEFAULT
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.progress import Advance, silent
@@ -105,7 +106,7 @@ def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> Choices:
     if choices is None:
         raise RunError(
             f"{run.path} is a run of {run.record.model}, which has no gates to analyse",
-            "analyse a run of hmlet-end, hmlet-middle, hmlet-front or hmlet-all",
+            f"analyse a run of a model with gates, such as {DEFAULT}",
         )
     return choices
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, reproduce, serve, train, tune
-from hmlet.cli.console import app, print_line, report_error, settle_streams, speaks
+from hmlet.cli.console import app, print_line, remarks, report_error, settle_streams, speaks
 from hmlet.errors import ConfigError, HmletError, LostRank
 from hmlet.version import VERSION
 
@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         _require_one_process(arguments)
-        return _call(arguments)
+        with remarks():
+            return _call(arguments)
     except HmletError as error:
         _report(error)
         if isinstance(error, LostRank):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
+from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
-    from hmlet.analysis.result import Analysis
+    from hmlet import Analysis
 
 
 @app.command()
@@ -30,20 +30,9 @@ def analyze(
 
     Example: hmlet analyze runs/end-seed-*
     """
-    from hmlet.analysis.study import analysed, keep
-    from hmlet.api import Run
-    from hmlet.errors import RunError
-    from hmlet.training.loop import choose_device
+    import hmlet
 
-    opened, where = [Run.open(path) for path in runs], choose_device(device)
-    with progress("centralities") as advance:
-        directories = [run.directory for run in opened]
-        found = analysed(directories, opened[0].data, centrality, device=where, advance=advance)
-    for directory, result in zip(directories, found, strict=True):
-        try:
-            keep(directory, result)
-        except RunError as error:  # what was found is right, wherever it can be kept
-            note(f"the analysis is not kept in {directory.path}: {error}")
+    found = hmlet.analyze(*runs, centrality=centrality, device=device, progress=progress)
     if as_json:
         first = found[0].as_json()
         print_json(first if len(found) == 1 else {**first, "runs": [each.as_json() for each in found]})
@@ -60,20 +49,18 @@ def analyze(
 
 def _tell(result: Analysis) -> None:
     """Three tables: choices per layer, classes, verdicts."""
-    from hmlet.runs.choices import CLASSES
-
     sides = [("all", result), ("users", result.users), ("items", result.items)]
-    layers = [str(layer) for layer in result.gated_layers]
+    layers, classes = [str(layer) for layer in result.gated_layers], list(result.class_size)
     print_table(
         ["non-linear", *(f"layer {layer}" for layer in layers)],
         [[name, *(f"{side.gate_share[layer]:.1%}" for layer in layers)] for name, side in sides],
     )
     print_line()
     print_table(
-        ["class", *(name.upper() for name in CLASSES)],
+        ["class", *(name.upper() for name in classes)],
         [
-            *([name, *(f"{side.class_size[each].share:.1%}" for each in CLASSES)] for name, side in sides),
-            ["neighbour cosine", *(_number(result.neighbour_cosine[each].mean) for each in CLASSES)],
+            *([name, *(f"{side.class_size[each].share:.1%}" for each in classes)] for name, side in sides),
+            ["neighbour cosine", *(_number(result.neighbour_cosine[each].mean) for each in classes)],
         ],
     )
     print_line()

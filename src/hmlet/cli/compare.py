@@ -24,11 +24,9 @@ def compare(
 
     Example: hmlet compare runs/hmlet-end runs/lightgcn
     """
-    from hmlet.api import Run
-    from hmlet.runs.comparison import compare_runs
+    import hmlet
 
-    with progress("evaluating") as advance:
-        comparison = compare_runs([Run.open(path) for path in runs], split, mask, k, advance)
+    comparison = hmlet.compare(*runs, split=split, mask=mask, k=k, progress=progress)
     if as_json:
         print_json(comparison.as_json())
         return

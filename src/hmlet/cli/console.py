@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
@@ -16,9 +17,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hmlet.system.progress import Advance
+from hmlet.system.units import readable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+__all__ = [
+    "Json",
+    "MaybeModel",
+    "Model",
+    "Overrides",
+    "Preset",
+    "app",
+    "given",
+    "note",
+    "print_json",
+    "print_line",
+    "print_table",
+    "progress",
+    "readable",
+    "remarks",
+    "report_error",
+    "settle_streams",
+    "speaks",
+]
 
 app = typer.Typer(
     name="hmlet",
@@ -33,7 +55,7 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # all but the end of a 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 # A recipe, as train, plan and tune are told of it.
-_MODEL = typer.Option(help="One of the eleven models: hmlet-end, lightgcn, …")
+_MODEL = typer.Option(help="The model's name; an unknown name lists them all.")
 Model = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
 Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, gpu, paper or authors.")]
@@ -91,6 +113,27 @@ def note(text: str) -> None:
     """A remark beside the result: standard error, so that piped output stays clean."""
     if speaks():
         _remark(text)
+
+
+@contextmanager
+def remarks() -> Iterator[None]:
+    """Show what the library logs as notes."""
+    logger, handler = logging.getLogger("hmlet"), _Notes()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class _Notes(logging.Handler):
+    """A note for every record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
 
 
 def _remark(line: str) -> None:

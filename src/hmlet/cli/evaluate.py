@@ -26,10 +26,9 @@ def evaluate(
 
     Example: hmlet evaluate runs/end --split test --mask train -k 20
     """
-    from hmlet.api import Run
+    import hmlet
 
-    with progress(f"evaluating {run}") as advance:
-        result = Run.open(run).evaluate(split, mask, k, advance)
+    result = hmlet.evaluate(run, split, mask, k, progress=progress)
     if as_json:
         print_json(result.as_json())
         return

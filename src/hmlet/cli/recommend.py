@@ -38,7 +38,7 @@ def recommend(
 
     Example: hmlet recommend runs/end --user gimp -k 5
     """
-    from hmlet.api import Run
+    from hmlet import Run
 
     if (user is None) == (items is None):
         raise ConfigError("recommend needs --user or --items, and not both", "for example --user gimp")
@@ -70,7 +70,7 @@ def similar(
 
     Example: hmlet similar runs/end --item libgtk-3-0 -k 5
     """
-    from hmlet.api import Run
+    from hmlet import Run
 
     opened = Run.open(run)
     found: Sequence[Mapping[str, Any]]
@@ -98,7 +98,7 @@ def explain(
 
     Example: hmlet explain runs/end --user gimp --item libgtk-3-0
     """
-    from hmlet.api import Run
+    from hmlet import Run
 
     parts = Run.open(run).explain(user, item)
     if as_json:
@@ -141,12 +141,9 @@ def export(
 
     On several processes: torchrun --nproc-per-node 4 -m hmlet export runs/end --out topn.parquet
     """
-    from hmlet.api import Run
-    from hmlet.system.ranks import joined
+    import hmlet
 
-    lists = {"allow": _ids(allow), "deny": _ids(deny)}
-    with joined() as ranks, progress("exporting") as advance:
-        rows = Run.open(run).export(out, k, _ids(users), mask, **lists, advance=advance, ranks=ranks)
+    rows = hmlet.export(run, out, k, _ids(users), mask, allow=_ids(allow), deny=_ids(deny), progress=progress)
     if as_json:
         print_json({"out": str(out), "rows": rows, "k": k, "mask": mask})
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, progress
+from hmlet.cli.console import Json, app, print_json, print_line, progress
 
 
 @app.command()
@@ -27,23 +27,10 @@ def report(
 
     Example: hmlet report runs/end runs/lightgcn --out report.html --figures figures
     """
-    from hmlet.api import Run
-    from hmlet.errors import NothingHeldOut
-    from hmlet.reporting import write_report
-    from hmlet.runs.comparison import compare_runs
+    import hmlet
 
-    opened = [Run.open(path) for path in runs]
-    with progress("comparing") as advance:
-        try:
-            scores = [run.evaluate("test", "train", 20) for run in opened]
-            comparison = compare_runs(opened, advance=advance) if len(opened) > 1 else None
-        except NothingHeldOut as error:  # the page has its other figures
-            note(f"the report has no test scores: {error.message}")
-            scores, comparison = [], None
-    written = write_report(
-        [run.directory for run in opened], out, comparison=comparison, scores=scores, figures=figures
-    )
+    page, *drawn = hmlet.report(*runs, out=out, figures=figures, progress=progress)
     if as_json:
-        print_json({"report": str(written[0]), "figures": [str(path) for path in written[1:]]})
+        print_json({"report": str(page), "figures": [str(path) for path in drawn]})
     else:
         print_line(f"report written to {out}" + (f", figures to {figures}" if figures else ""))

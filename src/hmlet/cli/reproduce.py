@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
+from hmlet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hmlet.data import Dataset
-    from hmlet.reproduction import Choice, Progress, Reproduction, Trial
+    from hmlet.reproduction import Reproduction, WantedRun
 
 
 @app.command()
@@ -66,79 +64,37 @@ def reproduce(
 
     Example: hmlet reproduce --dataset gowalla --table main --table ablation --out results --minutes 9
     """
-    from hmlet.data.catalog import known_name
-    from hmlet.errors import ConfigError
-    from hmlet.reproduction import Choice, search_recipes
-    from hmlet.reproduction import reproduce as campaign
+    from hmlet.reproduction import choose, reproduce_choices, search_recipes, wanted_runs
 
     if space is not None and search is None:
         raise ConfigError(f"--space {space} is for a search", "add --search 8, say")
-    named = {"tables": tuple(table or ["main"]), "models": tuple(model or []), "overrides": tuple(overrides or [])}
-    asked = {  # data of one's own has its name when it is loaded
-        each: Choice(known_name(each) or "own", **named, seeds=seeds, preset=preset) for each in dataset or ["debian"]
-    }
-    for choice in asked.values():
-        choice.runs()  # a recipe that cannot be resolved is said before anything is loaded
-    choices, loaded = _load(asked)
+    choices, data = choose(
+        dataset or [],
+        models=model or [],
+        tables=table or ["main"],
+        seeds=seeds,
+        preset=preset,
+        overrides=overrides or [],
+        progress=progress,
+    )
     if plan:
-        _tell_plan(choices, out, as_json)
+        _tell_plan(wanted_runs(choices, out), out, as_json)
     elif search is not None:
-        _search(
-            partial(
-                search_recipes,
-                choices,
-                loaded,
-                out,
-                search,
-                space=space,
-                device=device,
-                minutes=minutes,
-                packed=pack,
-            ),
-            as_json,
+        files = search_recipes(
+            choices, data, out, search, space=space, device=device, minutes=minutes, packed=pack, progress=progress
         )
+        _tell_search(files, as_json)
     else:
-        _reproduce(
-            partial(campaign, choices, loaded, out, device=device, minutes=minutes, keep=keep, packed=pack), as_json
+        result = reproduce_choices(
+            choices, data, out, device=device, minutes=minutes, keep=keep, packed=pack, progress=progress
         )
+        _tell(result, as_json)
 
 
-def _load(asked: dict[str, Choice]) -> tuple[list[Choice], dict[str, Dataset]]:
-    """The choices with the names of their data sets, and these by name."""
-    from dataclasses import replace
-
-    from hmlet.data.catalog import distinct_name, load
-    from hmlet.errors import DataError
-
-    choices, loaded = [], {}
-    for each, choice in asked.items():
-        with progress(f"loading {each}") as advance:
-            data = load(each, advance=advance)
-        data.name = distinct_name(data)
-        if data.name in loaded:  # their records would lie in one folder
-            raise DataError(f"two data sets are called {data.name}", "reproduce them apart, each with its own --out")
-        choices.append(replace(choice, dataset=data.name))
-        loaded[data.name] = data
-    return choices, loaded
-
-
-def _reproduce(run: Callable[..., Reproduction], as_json: bool) -> None:
-    with progress("reproducing") as advance:
-
-        def tell(now: Progress) -> None:
-            left = "" if now.seconds_left is None else f"  about {max(now.seconds_left, 0) / 60:.0f} min for the rest"
-            advance(now.done + now.share % 1, now.wanted, f"run {now.done} of {now.wanted}  {now.run.name}{left}")
-            if now.share == 1.0:
-                note(f"{now.done} of {now.wanted}: {now.run.dataset}/{now.run.name}{left}")
-
-        result = run(listener=tell)
+def _tell(result: Reproduction, as_json: bool) -> None:
     if as_json:
         print_json(result.as_json())
         return
-    _tell(result)
-
-
-def _tell(result: Reproduction) -> None:
     for each in result.tables:
         print_line(f"{each.dataset}: test part, items of train left out")
         rows = []
@@ -157,15 +113,7 @@ def _tell(result: Reproduction) -> None:
     print_line(f"{result.page} has every table and figure")
 
 
-def _search(search: Callable[..., list[Path]], as_json: bool) -> None:
-    with progress("searching") as advance:
-
-        def tell(trial: Trial) -> None:
-            value = "failed" if trial.value is None else f"validation NDCG@20 {trial.value:.4f}"
-            advance(trial.number, trial.trials, f"{trial.dataset}/{trial.model} {value}")
-            note(f"{trial.dataset}/{trial.model}: trial {trial.number} of {trial.trials}, {value}")
-
-        files = search(listener=tell)
+def _tell_search(files: list[Path], as_json: bool) -> None:
     if as_json:
         print_json({"searches": [str(path) for path in files]})
         return
@@ -173,30 +121,12 @@ def _search(search: Callable[..., list[Path]], as_json: bool) -> None:
         print_line(f"{path} has the trials")
 
 
-def _tell_plan(choices: list[Choice], out: Path, as_json: bool) -> None:
-    from hmlet.reproduction.campaign import plan_runs
-    from hmlet.reproduction.records import Records
-
-    records = Records.read(out)
-    rows = []
-    for run in plan_runs(choices):
-        record = records.find(run.dataset, run.recipe)
-        done = record is not None and record.complete(run)
-        rows.append(
-            [
-                run.dataset,
-                run.cell.table,
-                f"{run.cell.group}: {run.cell.label}".removeprefix(": "),
-                run.recipe.seed,
-                run.name,
-                done,
-            ]
-        )
+def _tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
     if as_json:
-        keys = ("dataset", "table", "cell", "seed", "run", "done")
-        print_json({"runs": [dict(zip(keys, row, strict=True)) for row in rows]})
+        print_json({"runs": [run.as_json() for run in runs]})
         return
     print_table(
-        ["data set", "table", "cell", "seed", "run", "there"], [[*row[:-1], "yes" if row[-1] else "no"] for row in rows]
+        ["data set", "table", "cell", "seed", "run", "there"],
+        [[run.dataset, run.table, run.cell, run.seed, run.run, "yes" if run.done else "no"] for run in runs],
     )
-    print_line(f"{sum(bool(row[-1]) for row in rows)} of {len(rows)} runs are in {out}")
+    print_line(f"{sum(run.done for run in runs)} of {len(runs)} runs are in {out}")

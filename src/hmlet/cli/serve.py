@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hmlet.cli.console import app, note
-
-if TYPE_CHECKING:
-    from hmlet.serving.settings import Settings
+from hmlet.errors import ConfigError
 
 
 @app.command()
@@ -37,28 +35,23 @@ def serve(
 
     Example: hmlet serve runs/end --port 8000
     """
-    settings = _settings(host, port, token_file, allow_host or [], reload_root, approximate)
+    import hmlet
 
-    from hmlet.api import Run
-    from hmlet.errors import MissingExtra
+    hmlet.serve(
+        run,
+        host=host,
+        port=port,
+        token=_token(token_file),
+        allow_hosts=allow_host or [],
+        reload_root=reload_root,
+        approximate=approximate,
+        listening=lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"),
+    )
 
+
+def _token(file: Path | None) -> str | None:
+    """The token in a file; without one, that of HMLET_TOKEN counts."""
     try:
-        from hmlet.serving.server import serve
-    except ImportError as error:
-        raise MissingExtra("hmlet serve", str(error.name), "serve") from error
-    serve(run, Run.open, settings, lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"))
-
-
-def _settings(
-    host: str, port: int, token_file: Path | None, hosts: list[str], reload_root: Path | None, approximate: bool
-) -> Settings:
-    import os
-
-    from hmlet.errors import ConfigError
-    from hmlet.serving.settings import Settings
-
-    try:
-        token = token_file.read_text(encoding="utf-8") if token_file else os.environ.get("HMLET_TOKEN")
+        return None if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the token in {token_file}", "write one line of text into it") from error
-    return Settings(host, port, None if token is None else token.strip(), tuple(hosts), reload_root, approximate)
+        raise ConfigError(f"cannot read the token in {file}", "write one line of text into it") from error

@@ -21,10 +21,10 @@ from hmlet.cli.console import (
     progress,
     speaks,
 )
+from hmlet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hmlet.config import Recipe
-    from hmlet.runs.record import RunRecord
+    from hmlet import Run
 
 
 @app.command()
@@ -56,83 +56,56 @@ def train(
 
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
-    from hmlet.config import resolve
-    from hmlet.data.catalog import known_name, load
-    from hmlet.errors import ConfigError
+    import hmlet
+    from hmlet.api import DEFAULT, recorded_recipe
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
     if model is not None:
-        recipe = resolve(model, preset, config, chosen, seed, known_name(data))
+        recipe = hmlet.resolve(model, data, preset=preset, config=config, overrides=chosen, seed=seed)
     elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
-        from hmlet.runs.directory import RunDirectory
-
-        recipe = RunDirectory.open(out).recipe()
+        recipe = recorded_recipe(out)
     else:
-        raise ConfigError("train needs --model", "for example --model hmlet-end; only --resume alone can do without it")
-    model = recipe.model.name
+        raise ConfigError(
+            "train needs --model", f"for example --model {DEFAULT}; only --resume alone can do without it"
+        )
     if print_config:
         if as_json:
-            print_json(recipe.model_dump(mode="json", exclude_none=True))
+            print_json(recipe.as_json())
         else:
             print_line(recipe.to_toml().rstrip())
         return
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
-
-    from hmlet.system.ranks import joined
-    from hmlet.training.loop import choose_device, fit
-    from hmlet.training.planning import Sizes, memory_plan, readable
-    from hmlet.training.profiling import UNWATCHED, Profile
-
-    profile = Profile() if profiled else None
-    with progress(f"loading {data}") as advance, (profile or UNWATCHED).phase("load"):
-        dataset = load(data, advance=advance)
-    with (
-        joined() as ranks,
-        progress(f"training {model}") as advance,
-        _Events(tensorboard if speaks() else None) as record,
-    ):
-        kind = choose_device(device, ranks).type
-        plan = memory_plan(recipe, Sizes.of(dataset), kind, ranks)
-        note(f"{model} on {dataset.name}: about {readable(plan.total)} of memory{' a rank' * (ranks.size > 1)}")
-        if kind == "cpu" and recipe.train.precision == "bfloat16":
-            note(
-                "this recipe was made for a GPU and takes long on a CPU; --set model.embedding_size=64 makes it smaller"
-            )
-
-        def listen(event: dict[str, Any]) -> None:
-            at, last = event["epoch"], event["epochs"]
-            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}  {_best(event)}".rstrip())
-            record(event)
-
-        run = fit(dataset, recipe, out, device=device, resume=resume, listener=listen, ranks=ranks, profile=profile)
-    measured = run.read_json("profile.json") if profiled and speaks() and "profile.json" in run.record.files else None
+    run = hmlet.fit(
+        data,
+        recipe,
+        out,
+        device=device,
+        resume=resume,
+        profile=profiled,
+        tensorboard=tensorboard,
+        progress=progress,
+    )
+    measured = run.profile if profiled and speaks() else None
     if as_json:
         found = run.record.model_dump(include={"model", "best_epoch", "valid", "timings"})
-        print_json({"run": str(run.path), **found, **({"profile": measured} if measured else {})})
+        print_json({"run": str(out), **found, **({"profile": measured} if measured else {})})
         return
-    print_line(_summary(run.path, run.record))
-    if _still_rose(run.record, recipe):
+    print_line(_summary(run))
+    if run.still_improving:
         note("validation still rose at the end; more may come of a larger train.epochs or train.learning_rate")
     if measured:
         _print_profile(measured)
 
 
-def _summary(path: Path, record: RunRecord) -> str:
-    """One line: the best epoch, and what it is worth by the validation part."""
-    line = f"{path}: best epoch {record.best_epoch} of {record.epochs}"
+def _summary(run: Run) -> str:
+    """One line: the best epoch, and its validation metrics."""
+    record = run.record
+    line = f"{run.directory.path}: best epoch {record.best_epoch} of {record.epochs}"
     if not record.valid:
         return f"{line}; no validation part: the last epoch is kept"
     worth = ", ".join(f"{name} {record.valid[name]:.4f}" for name in ("ndcg", "recall", "precision"))
     return f"{line}; validation @20: {worth}"
-
-
-def _still_rose(record: RunRecord, recipe: Recipe) -> bool:
-    """Whether the schedule ended before learning did; one that lets the step size go to nothing is best at its end."""
-    train = recipe.train
-    return (
-        bool(record.valid) and record.best_epoch == train.epochs > train.validate_every and train.schedule == "constant"
-    )
 
 
 def _print_profile(measured: dict[str, Any]) -> None:
@@ -161,37 +134,3 @@ def _print_profile(measured: dict[str, Any]) -> None:
         f"{share}; this device copies {rates['copied'] / 1e9:.0f} GB/s, gathers {rates['gathered'] / 1e9:.0f} GB/s"
         f" from its cache and multiplies {rates['multiplied'] / 1e12:.2f} TFLOP/s"
     )
-
-
-def _best(event: dict[str, Any]) -> str:
-    best = event["best"]
-    return f"best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
-
-
-class _Events:
-    """Scalars of each epoch as TensorBoard events, or nothing where no directory is given."""
-
-    def __init__(self, directory: Path | None) -> None:
-        self.writer: Any = None
-        if directory is not None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                from hmlet.errors import MissingExtra
-
-                raise MissingExtra("--tensorboard", "tensorboard", "tensorboard") from error
-            self.writer = SummaryWriter(str(directory))
-
-    def __enter__(self) -> Any:
-        return self._record
-
-    def _record(self, event: dict[str, Any]) -> None:
-        if self.writer is None:
-            return
-        self.writer.add_scalar("loss", event["loss"], event["epoch"])
-        for name, value in event.get("valid", {}).items():
-            self.writer.add_scalar(f"valid/{name}", value, event["epoch"])
-
-    def __exit__(self, *exception: object) -> None:
-        if self.writer is not None:
-            self.writer.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -12,8 +11,7 @@ import typer
 from hmlet.cli.console import Json, Model, Overrides, Preset, app, print_json, print_line, progress
 
 if TYPE_CHECKING:
-    from hmlet.tuning import TrialRecord
-    from hmlet.tuning.backend import Pruning, Sampler
+    from hmlet.api import Pruning, Sampler
 
 
 @app.command()
@@ -53,37 +51,23 @@ def tune(
 
     Example: hmlet train debian --model lightgcn --config tuned/best.toml --out runs/lightgcn
     """
-    from hmlet.config import resolve
-    from hmlet.data.catalog import known_name, load
+    import hmlet
 
-    recipe = resolve(model, preset, config, overrides or [], seed, known_name(data))
-
-    from hmlet.tuning import best_trial, load_space, tune
-
-    searched = load_space(space, model, preset)
-    with progress(f"loading {data}") as advance:
-        dataset = load(data, advance=advance)
-    with progress(f"tuning {model}") as advance:
-
-        def tell(records: Sequence[TrialRecord]) -> None:
-            ended = [record for record in records if record.ended]
-            best = best_trial(records)
-            value = 0.0 if best is None else best.value or 0.0
-            advance(len(ended), len(records), f"trial {len(ended)} of {len(records)}  best ndcg {value:.4f}")
-
-        result = tune(
-            dataset,
-            recipe,
-            searched,
-            out,
-            sampler=cast("Sampler", sampler),  # tune refuses a name that it does not know
-            pruning=cast("Pruning | None", pruning),
-            trials=trials,
-            storage=storage,
-            keep=keep,
-            device=device,
-            listener=tell,
-        )
+    recipe = hmlet.resolve(model, data, preset=preset, config=config, overrides=overrides or [], seed=seed)
+    result = hmlet.tune(
+        data,
+        recipe,
+        out,
+        space=space,
+        trials=trials,
+        sampler=cast("Sampler", sampler),  # tune refuses a name that it does not know
+        pruning=cast("Pruning | None", pruning),
+        storage=storage,
+        preset=preset,
+        device=device,
+        keep=keep,
+        progress=progress,
+    )
     if as_json:
         print_json(result.as_json())
         return

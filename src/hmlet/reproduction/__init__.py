@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra
-from hmlet.reproduction.campaign import Outcome, Progress, plan_runs, run_campaign
+from hmlet.reproduction.campaign import CampaignProgress, Outcome, plan_runs, run_campaign
 from hmlet.reproduction.cells import title
+from hmlet.reproduction.choosing import DEFAULT_TABLES, WantedRun, choose, wanted_runs
 from hmlet.reproduction.markdown import sheet_markdown
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import Records, pack
@@ -18,14 +20,25 @@ from hmlet.reproduction.search import Trial, search
 from hmlet.reproduction.sheets import cost_sheet, sheets
 from hmlet.reproduction.tables import Tables
 from hmlet.system.files import put
+from hmlet.system.progress import Advance, Progress, hidden
 from hmlet.training.loop import Interrupted
 
-__all__ = ["Choice", "Progress", "Reproduction", "Trial", "reproduce", "search_recipes"]
+__all__ = [
+    "Choice",
+    "Reproduction",
+    "WantedRun",
+    "choose",
+    "reproduce",
+    "reproduce_choices",
+    "search_recipes",
+    "wanted_runs",
+]
 
 PAGE_FILE, MARKDOWN_FILE = "reproduction.html", "reproduction.md"
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reproduction:
     """What `reproduce` did and where its pages are; `tables` has the numbers."""
 
@@ -33,6 +46,11 @@ class Reproduction:
     markdown: Path
     outcome: Outcome
     tables: tuple[Tables, ...]
+
+    def __repr__(self) -> str:
+        names, outcome = ", ".join(each.dataset for each in self.tables), self.outcome
+        counts = f"{outcome.found} runs found, {len(outcome.trained)} trained, {len(outcome.left)} left"
+        return f"<Reproduction on {names}: {counts}; {self.page}>"
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -44,30 +62,76 @@ class Reproduction:
 
 
 def reproduce(
+    *datasets: Dataset | Path | str,
+    models: Sequence[str] = (),
+    tables: Sequence[str] = DEFAULT_TABLES,
+    seeds: int | None = None,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    out: Path | str = "reproduction",
+    minutes: float | None = None,
+    packed: Path | str | None = None,
+    device: str = "auto",
+    keep: bool = False,
+    progress: Progress = hidden,
+) -> Reproduction:
+    """Train with the recorded recipes and set each number beside the paper's, on one page: `hmlet reproduce`.
+
+    Example: hmlet.reproduce("debian", models=["lightgcn"], seeds=1).page
+
+    `datasets` are debian by default, `models` all, `tables` the main one (the others are variants and ablation).
+    `seeds` caps those of each cell. Recorded runs in `out` are skipped, so call it again to go on. `minutes` starts no
+    run that would not end in that time; `packed` is a .tar.gz of what the call records.
+    """
+    choices, data = choose(
+        datasets, models=models, tables=tables, seeds=seeds, preset=preset, overrides=overrides, progress=progress
+    )
+    return reproduce_choices(
+        choices, data, out, minutes=minutes, packed=packed, device=device, keep=keep, progress=progress
+    )
+
+
+def reproduce_choices(
     choices: Sequence[Choice],
     data: Mapping[str, Dataset],
-    out: Path,
+    out: Path | str,
     *,
     device: str = "auto",
     minutes: float | None = None,
     keep: bool = False,
-    packed: Path | None = None,
-    listener: Callable[[Progress], None] = lambda progress: None,
+    packed: Path | str | None = None,
+    progress: Progress = hidden,
 ) -> Reproduction:
-    """Train and record what is missing in `out`, then write its page and its Markdown tables: `hmlet reproduce`.
+    """Train and record what is missing in `out`, then write its page and its Markdown tables.
 
-    `data` has the data set of each choice by name; a choice's name is the data set's. The options are run_campaign's.
-    A training that is asked to stop saves itself, and the page is written before the call ends with that.
+    `data` has the data set of each choice by name. A training that is asked to stop saves itself, and the page is
+    written before the call ends with that.
     """
     _require_page()
+    out = Path(out)
     try:
-        outcome = run_campaign(
-            choices, data, out, device=device, minutes=minutes, keep=keep, packed=packed, listener=listener
-        )
+        with progress("reproducing") as advance:
+            outcome = run_campaign(
+                choices,
+                data,
+                out,
+                device=device,
+                minutes=minutes,
+                keep=keep,
+                packed=None if packed is None else Path(packed),
+                listener=lambda now: _tell_run(now, advance),
+            )
     except Interrupted as stop:
         write(choices, out)
         raise Interrupted(stop.message, "call it again to go on") from stop
     return replace(write(choices, out), outcome=outcome)
+
+
+def _tell_run(now: CampaignProgress, advance: Advance) -> None:
+    left = "" if now.seconds_left is None else f"  about {max(now.seconds_left, 0) / 60:.0f} min for the rest"
+    advance(now.done + now.share % 1, now.wanted, f"run {now.done} of {now.wanted}  {now.run.name}{left}")
+    if now.share == 1.0:
+        log.info("%d of %d: %s/%s%s", now.done, now.wanted, now.run.dataset, now.run.name, left)
 
 
 def write(choices: Sequence[Choice], out: Path) -> Reproduction:
@@ -86,14 +150,14 @@ def write(choices: Sequence[Choice], out: Path) -> Reproduction:
 def search_recipes(
     choices: Sequence[Choice],
     data: Mapping[str, Dataset],
-    out: Path,
+    out: Path | str,
     trials: int,
     *,
     space: Path | None = None,
     device: str = "auto",
     minutes: float | None = None,
-    packed: Path | None = None,
-    listener: Callable[[Trial], None] = lambda trial: None,
+    packed: Path | str | None = None,
+    progress: Progress = hidden,
 ) -> list[Path]:
     """Search the chosen models' recipes on each data set, as many trials for each: `hmlet reproduce --search`.
 
@@ -103,26 +167,30 @@ def search_recipes(
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes {minutes:g} is not positive", "use --minutes 9, say")
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    out = Path(out)
+    with progress("searching") as advance:
 
-    def tell(trial: Trial) -> None:
-        if packed is not None:
-            pack(out, [], packed)
-        listener(trial)
+        def tell(trial: Trial) -> None:
+            if packed is not None:
+                pack(out, [], Path(packed))
+            value = "failed" if trial.value is None else f"validation NDCG@20 {trial.value:.4f}"
+            advance(trial.number, trial.trials, f"{trial.dataset}/{trial.model} {value}")
+            log.info("%s/%s: trial %d of %d, %s", trial.dataset, trial.model, trial.number, trial.trials, value)
 
-    return [
-        path
-        for choice in choices
-        for path in search(
-            choice,
-            data[choice.dataset],
-            out,
-            trials,
-            space=space,
-            device=device,
-            deadline=deadline,
-            listener=tell,
-        )
-    ]
+        return [
+            path
+            for choice in choices
+            for path in search(
+                choice,
+                data[choice.dataset],
+                out,
+                trials,
+                space=space,
+                device=device,
+                deadline=deadline,
+                listener=tell,
+            )
+        ]
 
 
 def _require_page() -> None:

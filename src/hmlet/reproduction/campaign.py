@@ -44,7 +44,7 @@ SAMPLED = "sampled:1000"
 
 
 @dataclass(frozen=True)
-class Progress:
+class CampaignProgress:
     """The progress of a campaign: told at every epoch and at every end of a run."""
 
     run: Planned
@@ -87,7 +87,7 @@ def run_campaign(
     minutes: float | None = None,
     keep: bool = False,
     packed: Path | None = None,
-    listener: Callable[[Progress], None] = lambda progress: None,
+    listener: Callable[[CampaignProgress], None] = lambda progress: None,
 ) -> Outcome:
     """Train and record every run that the choices want and `out` does not have yet.
 
@@ -127,7 +127,7 @@ class _Campaign:
         out: Path,
         device: torch.device,
         keep: bool,
-        listener: Callable[[Progress], None],
+        listener: Callable[[CampaignProgress], None],
     ) -> None:
         self.data, self.out, self.device, self.keep, self.listener = data, out, device, keep, listener
         self.records = Records.read(out)
@@ -156,7 +156,7 @@ class _Campaign:
             spent = time.monotonic() - began
             this = spent / share if share > 0.05 else expected
             left = _total([this, *later])
-            self.listener(Progress(run, share, done + finished, wanted, None if left is None else left - spent))
+            self.listener(CampaignProgress(run, share, done + finished, wanted, None if left is None else left - spent))
 
         tell(0.0)
         _clear(place)

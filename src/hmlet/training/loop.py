@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from hmlet.models import Layers, Model, build
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
-from hmlet.runs.directory import RunDirectory
+from hmlet.runs.directory import Epoch, RunDirectory
 from hmlet.runs.locking import locked
 from hmlet.runs.record import RunRecord, Versions
 from hmlet.system.ranks import ALONE, Ranks
@@ -36,9 +36,25 @@ from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.training.steps import Steps, deterministic, make_operator, make_steps
 from hmlet.version import VERSION
 
-Listener = Callable[[dict[str, Any]], None]
 SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
 SELECTION_K = 20
+
+
+class Best(TypedDict):
+    """The best validation so far; epoch 0 if there was none."""
+
+    epoch: int
+    ndcg: float
+
+
+class EpochEvent(Epoch):
+    """What a listener is told at the end of an epoch: its row of metrics.jsonl, and the progress of the training."""
+
+    epochs: int
+    best: Best
+
+
+Listener = Callable[[EpochEvent], None]
 
 
 class StopTraining(Exception):
@@ -242,8 +258,8 @@ class Trainer:
             self.steps.take(state.step, epoch)
             state.step += 1
 
-    def _end_epoch(self, epoch: int) -> dict[str, Any]:
-        """Record a finished epoch, with an evaluation where one is due; returns its row of metrics.jsonl."""
+    def _end_epoch(self, epoch: int) -> EpochEvent:
+        """Record a finished epoch, with an evaluation where one is due; returns what listeners are told."""
         state, train = self.state, self.recipe.train
         row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss()}
         due = epoch % train.validate_every == 0 or epoch == train.epochs
@@ -255,7 +271,8 @@ class Trainer:
         row["seconds"] = round(state.seconds, 3)
         state.history.append(row)
         self.ranks.first(lambda: self.run.append_metrics(row))
-        return {**row, "epochs": train.epochs, "best": {"epoch": state.best_epoch, SELECTION: state.best_value}}
+        best = Best(epoch=state.best_epoch, ndcg=state.best_value)
+        return cast("EpochEvent", {**row, "epochs": train.epochs, "best": best})
 
     def _validate(self, epoch: int) -> dict[str, Any]:
         evaluation, layers = self.evaluate(epoch)

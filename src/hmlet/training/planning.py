@@ -29,6 +29,7 @@ from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.units import readable
 from hmlet.training.steps import batch_loss, deterministic
 
 META = torch.device("meta")
@@ -51,7 +52,7 @@ class Sizes:
         return cls(data.n_users, data.n_items, data.count("train"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryPlan:
     """Bytes by purpose on each rank's device."""
 
@@ -61,6 +62,11 @@ class MemoryPlan:
     activations: int  # what a step holds at once beyond these
     ranking: int  # what an evaluation does
     captured: bool  # whether the step is a CUDA graph, which keeps its memory
+
+    def __repr__(self) -> str:
+        names = ("graph", "table", "optimizer", "activations", "ranking")
+        parts = ", ".join(f"{name} {readable(getattr(self, name))}" for name in names)
+        return f"<MemoryPlan {readable(self.total)}: {parts}>"
 
     @property
     def total(self) -> int:
@@ -256,12 +262,3 @@ def require_memory(plan: MemoryPlan, device: torch.device) -> None:
             f"training needs about {readable(plan.total)} on {device}, and {readable(free)} is free",
             "lower model.embedding_size or model.layers, or use a device with more memory; hmlet plan says what fits",
         )
-
-
-def readable(count: int) -> str:
-    """A number of bytes in the unit that suits it."""
-    unit, size = next(((unit, size) for unit, size in _UNITS if count >= size), _UNITS[-1])
-    return f"{count / size:,.1f} {unit}"
-
-
-_UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))

@@ -1,0 +1,40 @@
+"""`hmlet doctor`: libraries and extras as the package's metadata has them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hmlet.training import environment
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_metadata_is_read() -> None:
+    lines = [
+        "torch>=2.6",
+        "numpy",
+        'polars>=1.30; extra == "data"',
+        "fast-api[standard]>=1; extra == 'serve'",
+        'mine; sys_platform == "linux" and extra == "dev"',
+        'hmlet[data,serve]; extra == "all"',
+    ]
+    assert environment.requirements(lines) == (["torch", "numpy"], {"data": ["polars"], "serve": ["fast-api"]})
+
+
+def test_an_extra_that_lacks_a_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = ["torch", 'nowhere; extra == "far"', 'numpy; extra == "near"', 'hmlet[far,near]; extra == "all"']
+    monkeypatch.setattr(environment, "requires", lambda package: declared)
+    found = environment.environment()
+    assert found.missing_extras == ["far"]
+    assert (found.libraries["nowhere"], list(found.libraries)) == (None, ["torch", "nowhere", "numpy"])
+    assert found.devices["cpu"].free_bytes > 0
+
+
+def test_every_extra_that_all_includes_is_known() -> None:
+    optional = PROJECT["optional-dependencies"]
+    lines = [f'{each}; extra == "{extra}"' for extra, listed in optional.items() for each in listed]
+    _, extras = environment.requirements(lines)
+    assert set(extras) == set(optional) - {"all", "dev"}
