@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,27 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     )
     assert "Usage: hmlet" in done.stdout
     assert not set(HEAVY).intersection(done.stderr.split())
+
+
+CALLED = {"hmlet", "hmlet.api", "hmlet.errors", "hmlet.version"}
+OWN_ROOM = {"console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"}
+
+
+@pytest.mark.parametrize(
+    "module", sorted((Path(hmlet.__file__).parent / "cli").glob("*.py")), ids=lambda path: path.stem
+)
+def test_a_command_calls_the_api_alone(module: Path) -> None:
+    """What happens between the calls belongs to the library, where Python users have it too."""
+    imported = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+    ours = {name for name in imported if name.partition(".")[0] == "hmlet"}
+    rooms = ("hmlet.cli", OWN_ROOM.get(module.stem, "hmlet.cli"))
+    assert not imported & {"torch", "numpy"}
+    assert {name for name in ours - CALLED if not name.startswith(rooms)} == set()
 
 
 def test_import_hmlet_is_free() -> None:

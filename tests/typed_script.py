@@ -1,0 +1,44 @@
+"""A script that uses the public API as its types have it; tests/test_api.py has mypy check it.
+
+`misspelt` in tests/test_api.py makes a copy with one wrong name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hmlet
+
+
+def study(place: Path) -> str:
+    """Train two models and say which is better, touching every function and method."""
+    data: hmlet.Dataset = hmlet.Dataset.load(place / "plays")
+    recipe: hmlet.Recipe = hmlet.resolve("lightgcn", data, overrides=["train.epochs=5"], seed=2)
+    plan: hmlet.Plan = hmlet.plan(data, recipe, device="cpu", memory="8GB")
+    if not plan.fits:
+        return ", ".join(change.what for change in plan.changes)
+    run: hmlet.Run = hmlet.fit(data, recipe, place / "lightgcn", device="cpu", listener=lambda event: None)
+    best: float = (run.record.valid or {})["ndcg"]
+    gated = hmlet.fit(data, out=place / "gated", device="cpu", resume=True, profile=True)
+    evaluation: hmlet.Evaluation = run.evaluate("test", k=10)
+    recall: float = hmlet.evaluate(place / "lightgcn").metrics["recall"]
+    (first,) = run.recommend(["ann"], k=3)
+    names: list[str] = [f"{each['item']} {each['score']:.3f}" for each in first["items"]]
+    sentence: str = gated.explain("ann", "So What")["sentence"]
+    comparison: hmlet.Comparison = hmlet.compare(run, place / "gated", k=10)
+    analysis: hmlet.Analysis = gated.analyze(centrality="none")
+    classes = {name: size.share for name, size in analysis.class_size.items()}
+    rows: int = run.export(place / "topn.csv") + hmlet.export(run, place / "topn.parquet", users=["ann"])
+    page: Path = gated.report(place / "page.html")[0]
+    tuned: hmlet.Tuning = hmlet.tune(data, "lightgcn", place / "tuned", sampler="random", trials=2)
+    again: hmlet.Reproduction = hmlet.reproduce(data, models=["lightgcn"], seeds=1, out=place / "again")
+    told = [best, evaluation.k, recall, names, sentence, classes, rows, page, tuned.best.value, again.page]
+    return f"{comparison.conclusion()} {told}"
+
+
+def offer(run: hmlet.Run) -> None:
+    """Serve a run until the process is told to stop."""
+    try:
+        run.serve(port=0, listening=lambda address: None)
+    except hmlet.HmletError as error:
+        raise SystemExit(error.exit_code) from error
