@@ -12,10 +12,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hmlet.config import DEFAULT_PRESET, Recipe, resolution
+from hmlet.config import DEFAULT_PRESET, Recipe, Shape, resolution
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
 from hmlet.data.interactions import Id
@@ -30,7 +31,7 @@ from hmlet.system.progress import Progress, hidden
 from hmlet.system.ranks import Ranks, joined
 from hmlet.system.units import readable
 from hmlet.training import loop as training
-from hmlet.training.capacity import Plan, plan_training
+from hmlet.training.capacity import Plan, device_kind, plan_training
 from hmlet.training.environment import environment
 from hmlet.training.loop import EpochEvent, Listener, choose_device
 from hmlet.training.planning import Sizes, memory_plan
@@ -129,15 +130,18 @@ def resolve(
     config: Path | str | None = None,
     overrides: Sequence[str] = (),
     seed: int | None = None,
+    device: str = "auto",
 ) -> Recipe:
     """The recipe that `hmlet train DATA --model MODEL --print-config` prints.
 
     Example: hmlet.resolve("lightgcn", "debian", overrides=["train.epochs=50"])
 
-    `config` is a TOML file on top of the preset; `overrides` are `section.key=value` on top of both.
+    Data that no search was made for gets the recipe that the default rule has for its size and the device. `config` is
+    a TOML file on top of the preset; `overrides` are `section.key=value` on top of both.
     """
-    known = None if data is None else known_name(data)
-    return resolution.resolve(model, preset, None if config is None else Path(config), overrides, seed, known)
+    known, shape = (None, None) if data is None else (known_name(data), Shape.of(data))
+    file, kind = None if config is None else Path(config), choose_device(device).type
+    return resolution.resolve(model, preset, file, overrides, seed, known, shape, kind)
 
 
 def recorded_recipe(out: Path | str) -> Recipe:
@@ -152,6 +156,8 @@ def plan(
     users: float | None = None,
     items: float | None = None,
     edges: float | None = None,
+    preset: str = DEFAULT_PRESET,
+    overrides: Sequence[str] = (),
     device: str = "auto",
     devices: int = 1,
     memory: int | str | None = None,
@@ -163,8 +169,13 @@ def plan(
     `users`, `items` and `edges` (training interactions) plan for data that is not here. `memory` is what a device has,
     in bytes or as text, by default what is free here; with it, "cuda" needs no CUDA device on this machine.
     """
-    chosen = _recipe(recipe, data)
-    return plan_training(chosen, _sizes(data, users, items, edges), device=device, devices=devices, memory=memory)
+    sizes = _sizes(data, users, items, edges)
+    if isinstance(recipe, str):
+        known, kind = None if data is None else known_name(data), device_kind(device, memory)
+        recipe = resolution.resolve(
+            recipe, preset, None, overrides, dataset=known, shape=Shape(*astuple(sizes)), device=kind
+        )
+    return plan_training(recipe, sizes, device=device, devices=devices, memory=memory)
 
 
 def fit(
@@ -191,7 +202,7 @@ def fit(
     _require_data(data)
     if recipe is None and resume and (Path(out) / RECORD).is_file():
         recipe = recorded_recipe(out)
-    chosen = _recipe(recipe or DEFAULT, data)
+    chosen = _recipe(recipe or DEFAULT, data, device)
     watch = Profile() if profile else None
     with (watch or UNWATCHED).phase("load"):
         dataset = _load(data, progress)
@@ -242,7 +253,7 @@ def tune(
     the same `out` to go on after a stop, or at the same time to share the work.
     """
     _require_data(data)
-    chosen = resolve(recipe, data, preset=preset) if isinstance(recipe, str) else recipe
+    chosen = resolve(recipe, data, preset=preset, device=device) if isinstance(recipe, str) else recipe
     name = chosen.model.name
     if space is None or isinstance(space, str | Path):
         space = load_space(None if space is None else Path(space), name, preset)
@@ -436,9 +447,9 @@ def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
         return load(data, advance=advance)
 
 
-def _recipe(recipe: Recipe | str, data: Dataset | Path | str | None) -> Recipe:
-    """A recipe as it is, or a model's recipe for the data."""
-    return resolve(recipe, data) if isinstance(recipe, str) else recipe
+def _recipe(recipe: Recipe | str, data: Dataset | Path | str, device: str) -> Recipe:
+    """A recipe as it is, or a model's recipe for the data and the device."""
+    return resolve(recipe, data, device=device) if isinstance(recipe, str) else recipe
 
 
 def _sizes(data: Dataset | Path | str | None, users: float | None, items: float | None, edges: float | None) -> Sizes:

@@ -40,9 +40,17 @@ def plan(
     """
     import hmlet
 
-    recipe = hmlet.resolve(model, data, preset=preset, overrides=overrides or [])
     found = hmlet.plan(
-        data, recipe, users=users, items=items, edges=edges, device=device, devices=devices, memory=memory
+        data,
+        model,
+        users=users,
+        items=items,
+        edges=edges,
+        preset=preset,
+        overrides=overrides or [],
+        device=device,
+        devices=devices,
+        memory=memory,
     )
     if as_json:
         print_json(found.as_json())

@@ -61,7 +61,7 @@ def train(
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
     if model is not None:
-        recipe = hmlet.resolve(model, data, preset=preset, config=config, overrides=chosen, seed=seed)
+        recipe = hmlet.resolve(model, data, preset=preset, config=config, overrides=chosen, seed=seed, device=device)
     elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
         recipe = recorded_recipe(out)
     else:

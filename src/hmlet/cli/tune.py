@@ -53,7 +53,9 @@ def tune(
     """
     import hmlet
 
-    recipe = hmlet.resolve(model, data, preset=preset, config=config, overrides=overrides or [], seed=seed)
+    recipe = hmlet.resolve(
+        model, data, preset=preset, config=config, overrides=overrides or [], seed=seed, device=device
+    )
     result = hmlet.tune(
         data,
         recipe,

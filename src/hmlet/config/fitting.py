@@ -14,10 +14,12 @@ found; docs/defaults.md says how the rule follows from that. What the rule rests
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 from hmlet.config.toml import Table
 from hmlet.data import Dataset
+from hmlet.data.catalog import counts
 from hmlet.models import ModelConfig
 
 LARGEST_BATCH = 2**17
@@ -40,8 +42,10 @@ class Shape(NamedTuple):
     interactions: int  # of the training part
 
     @classmethod
-    def of(cls, data: Dataset) -> Shape:
-        return cls(data.n_users, data.n_items, data.count("train"))
+    def of(cls, data: Dataset | Path | str) -> Shape | None:
+        """The shape of a data set or of a command's DATA; None of what is not there."""
+        found = counts(data)
+        return None if found is None else cls(*found)
 
 
 def fitted(config: type[ModelConfig], shape: Shape, device: str) -> Table:

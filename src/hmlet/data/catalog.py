@@ -110,6 +110,23 @@ def _is_name(data: Path | str) -> bool:
     return str(data) in CATALOG and not is_prepared(Path(data))
 
 
+def counts(data: Dataset | Path | str) -> tuple[int, int, int] | None:
+    """Users, items and training interactions of a data set, or of a command's DATA, which is not loaded if it says so.
+
+    None of what is not there.
+    """
+    if not isinstance(data, Dataset):
+        if not _is_name(data):
+            path = Path(data)
+            record = read_record(path) if is_prepared(path) else None
+            return None if record is None else (record.users, record.items, record.train)
+        named = find(str(data))
+        if named.files:
+            return named.users, named.items, named.files[0].pairs
+        data = load_named(named.name)
+    return data.n_users, data.n_items, data.count("train")
+
+
 def load_named(name: str, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
     """A named set: embedded, from the cache, or fetched into it first. A damaged copy in the cache is made anew."""
     dataset = _cached(find(name)) or fetch(name, mirror=mirror, advance=advance)

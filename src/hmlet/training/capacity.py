@@ -76,10 +76,14 @@ def _refusal(sizes: Sizes) -> str | None:
     return None
 
 
+def device_kind(device: str, memory: int | str | None = None) -> str:
+    """ "cpu" or "cuda". With `memory`, "cuda" needs no CUDA device on this machine."""
+    return "cuda" if device == "cuda" and memory is not None else choose_device(device).type
+
+
 def _place(device: str, memory: int | str | None) -> tuple[str, int]:
     """The kind of device, and the bytes that one of them has."""
     if memory is None:
         place = choose_device(device)
         return place.type, free_memory(place)
-    kind = "cuda" if device == "cuda" else choose_device(device).type
-    return kind, parse_bytes(memory) if isinstance(memory, str) else memory
+    return device_kind(device, memory), parse_bytes(memory) if isinstance(memory, str) else memory
