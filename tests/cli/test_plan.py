@@ -19,7 +19,7 @@ def test_a_plan_of_sizes_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert found.keys() == {"model", "device", "devices", "sizes", "bytes", "fits", "refused", "free", "changes"}
     assert found["sizes"] == {"users": 10**8, "items": 10**7, "edges": 10**9}
     assert found["bytes"].keys() == {
-        "graph", "table", "optimizer", "activations", "ranking", "captured", "total"
+        "graph", "table", "optimizer", "activations", "ranking", "start", "captured", "total"
     }  # fmt: skip
     assert found["bytes"]["table"] == 3 * 110_000_000 * 64 * 4 // 8
     assert (found["free"], found["fits"], found["changes"]) == (141 * 10**9, found["bytes"]["total"] <= 141e9, [])

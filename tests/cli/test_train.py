@@ -69,7 +69,9 @@ def test_a_training_that_ends_too_soon_says_so(
 ) -> None:
     checkerboard().save(tmp_path / "board")
     wanted = {"epochs": 6, "validate_every": 3, "learning_rate": rate, "schedule": schedule}
-    short = [part for key, value in wanted.items() for part in ("--set", f"train.{key}={value}")]
+    plain = ["model.start=random", "model.embedding_size=64", "train.batch_size=2048", "train.beta2=0.999"]
+    settings = [*(f"train.{key}={value}" for key, value in wanted.items()), *plain, "train.edge_dropout=0"]
+    short = [part for setting in settings for part in ("--set", setting)]
     call = ["train", str(tmp_path / "board"), "--model", "bpr", "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main([*call, *short]) == 0
     told = capsys.readouterr()
@@ -81,12 +83,12 @@ def test_a_directory_takes_no_recipe_by_its_name_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ["train", "gowalla", "--model", "lightgcn", "--print-config"]
+    command = ["train", "gowalla", "--model", "lightgcn", "--preset", "gpu", "--print-config"]
     assert main(command) == 0  # the named set, which is not fetched to know it
-    assert Recipe.from_toml(capsys.readouterr().out) == resolve("lightgcn", dataset="gowalla")
+    assert Recipe.from_toml(capsys.readouterr().out) == resolve("lightgcn", "gpu", dataset="gowalla")
     checkerboard().save("gowalla")
     assert main(command) == 0
-    assert Recipe.from_toml(capsys.readouterr().out) == resolve("lightgcn")
+    assert Recipe.from_toml(capsys.readouterr().out) == resolve("lightgcn", "gpu")
 
 
 @pytest.mark.parametrize("command", ["train", "plan", "tune"])

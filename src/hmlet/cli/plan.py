@@ -90,6 +90,10 @@ def _rows(found: Plan) -> list[list[str]]:
         "optimizer": "Adam's moments",
         "activations": f"what the backward pass needs, {keeps}",
         "ranking": "layers, factors and scores, only while an evaluation runs",
+        "start": "blocks of singular vectors, only before the first step",
     }
     rows = [[name, readable(getattr(memory, name)), reason] for name, reason in reasons.items()]
-    return [*rows, ["peak", readable(memory.total), "sum" if memory.captured else "with the larger of the last two"]]
+    return [
+        *rows,
+        ["peak", readable(memory.total), "sum" if memory.captured else "with the larger of activations and ranking"],
+    ]

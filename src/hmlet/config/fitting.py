@@ -25,6 +25,7 @@ from hmlet.models import ModelConfig
 LARGEST_BATCH = 2**17
 WIDE, NARROW, NARROWEST = 512, 128, 64  # columns: on CUDA, on CPU, and there for very many interactions
 MANY_INTERACTIONS = 2_000_000
+LARGEST_TABLE = {"cuda": 1_500_000_000, "cpu": 200_000_000}  # numbers of e⁰; a training holds some sixteen such tables
 STEP_SIZE, STEP_SIZE_NODES = 0.008, 60_000  # at WIDE columns; up to twice as much for a graph of more nodes
 INTERACTIONS_PER_STEP = {"cuda": 500, "cpu": 600}  # how many training interactions ask for one more step
 FEWEST_STEPS, MOST_STEPS = 300, {"cuda": 3000, "cpu": 1500}
@@ -84,5 +85,7 @@ def embedding_size(shape: Shape, device: str) -> int:
         wanted = WIDE
     else:
         wanted = NARROW if shape.interactions <= MANY_INTERACTIONS else NARROWEST
+    while wanted > NARROWEST and (shape.users + shape.items) * wanted > LARGEST_TABLE[device]:
+        wanted //= 2
     enough: int = 2 ** math.ceil(math.log2(max(min(shape.users, shape.items), 8)))
     return min(wanted, enough)

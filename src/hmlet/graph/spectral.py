@@ -19,6 +19,7 @@ from hmlet.system.ranks import ALONE, Ranks
 
 ROUNDS = 8  # of a product with R̃ᵀ and one with R̃: the leading directions have settled, later ones nearly
 EXTRA = 16  # columns beyond those asked for, because the last ones of a block settle late
+AT_ONCE = 2**20  # rows that are held in float64
 POWER = 0.5  # of the singular values that scales the vectors
 NEGLIGIBLE = 1e-4  # of the largest singular value: a smaller one is rounding
 
@@ -48,39 +49,42 @@ def spectral_embedding(
         items_NC = _orthonormal(product(users_NC), ranks)
     users_NC = _orthonormal(product(items_NC), ranks)
     # P has orthonormal columns and R̃ᵀ P = V Σ Wᵀ, so the left vectors are P W.
-    users_Mk, items_Mk = ranks.rows(users_NC).double(), ranks.rows(product(users_NC)).double()
+    users_Mk, items_Mk = ranks.rows(users_NC), ranks.rows(product(users_NC))
     values_k, turn_kk = (each.flip(-1) for each in _spectrum(items_Mk, ranks))
     sigma_D, turn_kD = values_k[:size].clamp_min(0.0).sqrt(), turn_kk[:, :size]
     known_D = sigma_D > NEGLIGIBLE * sigma_D[0]
     safe_D = torch.where(known_D, sigma_D, 1.0)
-    found_MD = users_Mk @ (turn_kD * safe_D**POWER) + items_Mk @ (turn_kD * safe_D ** (POWER - 1.0))
+    # Columns are orthogonal with squared norm 2 σ^(2 POWER), one half from each side.
+    squares = 2.0 * (safe_D ** (2 * POWER) * known_D).sum()
     random_MD = ranks.rows(random_ND)
-    # Columns are orthogonal with squared norm 2 σ^(2 POWER): one half from each side.
-    scale = (
-        _deviation(random_MD, ranks, n_nodes)
-        * (n_nodes * known_D.sum() / (2.0 * (safe_D ** (2 * POWER) * known_D).sum()).clamp_min(1e-30)).sqrt()
-    )
-    start_MD = torch.where(known_D, (found_MD * scale).to(random_MD.dtype), random_MD)
-    return ranks.columns(start_MD, n_nodes).contiguous()
+    scale = _deviation(random_MD, ranks, n_nodes) * (n_nodes * known_D.sum() / squares.clamp_min(1e-30)).sqrt()
+    left_kD, right_kD = (turn_kD * safe_D**power * scale for power in (POWER, POWER - 1.0))
+    found_MD = users_Mk @ left_kD.to(users_Mk.dtype)
+    found_MD.addmm_(items_Mk, right_kD.to(items_Mk.dtype))
+    return ranks.columns(torch.where(known_D, found_MD, random_MD), n_nodes).contiguous()
 
 
 def _orthonormal(x_NC: Tensor, ranks: Ranks) -> Tensor:
     """Orthonormal columns that span what x's do; where x has dependent columns, some are 0."""
-    x_Mk = ranks.rows(x_NC).double()
+    x_Mk = ranks.rows(x_NC)
     values_k, vectors_kk = _spectrum(x_Mk, ranks)
     kept_k = values_k > NEGLIGIBLE**2 * values_k[-1]
     weights_kk = vectors_kk * torch.where(kept_k, torch.where(kept_k, values_k, 1.0).rsqrt(), 0.0)
-    return ranks.columns((x_Mk @ weights_kk).to(x_NC.dtype), len(x_NC))
+    return ranks.columns(x_Mk @ weights_kk.to(x_Mk.dtype), len(x_NC))
 
 
 def _spectrum(x_Mk: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
-    """Ascending eigenvalues and eigenvectors of xᵀx over all ranks' rows."""
-    (gram_kk,) = ranks.total(x_Mk.T @ x_Mk)
+    """Ascending eigenvalues and eigenvectors of xᵀx over all ranks' rows, summed in float64, some rows at a time."""
+    gram_kk = torch.zeros(x_Mk.shape[1], x_Mk.shape[1], dtype=torch.float64, device=x_Mk.device)
+    for start in range(0, len(x_Mk), AT_ONCE):
+        exact = x_Mk[start : start + AT_ONCE].double()
+        gram_kk += exact.T @ exact
+    (gram_kk,) = ranks.total(gram_kk)
     values_k, vectors_kk = torch.linalg.eigh(gram_kk)
     return values_k, vectors_kk
 
 
 def _deviation(x_MD: Tensor, ranks: Ranks, n_nodes: int) -> Tensor:
     """The standard deviation over all ranks' rows of numbers whose mean is about 0."""
-    (squares,) = ranks.total(x_MD.double().square().sum())
+    (squares,) = ranks.total(torch.linalg.vector_norm(x_MD, dtype=torch.float64).square())
     return (squares / (n_nodes * x_MD.shape[1])).sqrt()

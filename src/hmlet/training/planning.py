@@ -23,6 +23,7 @@ from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError, OutOfMemory
 from hmlet.graph import Graph
 from hmlet.graph.kernels import Operator, plan_operator, standing_for
+from hmlet.graph.spectral import spectral_embedding
 from hmlet.losses import build_loss
 from hmlet.models import NOISE_FREE, Model, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
@@ -61,6 +62,7 @@ class MemoryPlan:
     optimizer: int
     activations: int  # what a step holds at once beyond these
     ranking: int  # what an evaluation does
+    start: int  # what a spectral start holds before there is an optimizer
     captured: bool  # whether the step is a CUDA graph, which keeps its memory
 
     def __repr__(self) -> str:
@@ -76,7 +78,8 @@ class MemoryPlan:
     @property
     def tensors(self) -> int:
         """The most that lives at one moment, which is what torch.cuda.max_memory_allocated reports."""
-        return self.graph + self.table + self.optimizer + max(self.activations, self.ranking)
+        trained = self.table + self.optimizer + max(self.activations, self.ranking)
+        return self.graph + max(trained, self.start)
 
     def as_json(self) -> dict[str, Any]:
         return {**self.__dict__, "total": self.total}
@@ -102,6 +105,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
+        start=_start_bytes(recipe, model, sizes, device, ranks),
         captured=device == "cuda" and ranks.size == 1 and operator.capturable and not recipe.model.solved,
     )
 
@@ -155,6 +159,17 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
     per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
+
+
+def _start_bytes(recipe: Recipe, model: Model, sizes: Sizes, device: str, ranks: Ranks) -> int:
+    """The most that a spectral start holds beside the graph: the parameters, an operator of its own, and its blocks."""
+    if recipe.model.start == "random":
+        return 0
+    operator = plan_operator(sizes.nodes, sizes.edges, device, memory=recipe.train.graph_memory)
+    own = operator.nbytes if model.self_loops or recipe.train.precision == "bfloat16" else 0
+    with torch.no_grad(), Ledger(model) as ledger:
+        spectral_embedding(operator.product, sizes.users, model.embedding, torch.Generator(), ranks)
+    return own + model.embedding.nbytes + int(ledger.peak)
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
