@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", TUTORIAL, flags=re.MULTILINE | re.DOTALL)
 SERVE = [block for block in BLOCKS if block.startswith("hmlet serve ")]
 
 
@@ -52,7 +53,7 @@ def done(place: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_there_are_five_steps() -> None:
-    steps = re.findall(r"^\*\*(\d)\. ", (ROOT / "docs" / "tutorial.md").read_text(), flags=re.MULTILINE)
+    steps = re.findall(r"^\*\*(\d)\. ", TUTORIAL, flags=re.MULTILINE)
     assert steps == ["1", "2", "3", "4", "5"]
     assert len(SERVE) == 1
 
@@ -67,6 +68,17 @@ def test_rock_listeners_get_rock(done: subprocess.CompletedProcess[str], place: 
     newcomer = done.stdout.partition("someone with rock-2,rock-8,rock-14\n")[2].splitlines()[2:5]
     assert [line.partition("-")[0] for line in newcomer] == ["rock"] * 3
     assert "rock-6 scores" in done.stdout
+
+
+def test_python_does_the_same(done: subprocess.CompletedProcess[str], place: Path) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", TUTORIAL, flags=re.MULTILINE | re.DOTALL)
+    told = subprocess.run(
+        [sys.executable, "-c", block], cwd=place / "reader", capture_output=True, text=True, timeout=300
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("<Plan hmlet-end on ")
+    assert "are level in NDCG@20." in told.stdout  # one recipe, one result
+    assert (place / "reader" / "python-topn.csv").read_bytes() == (place / "reader" / "topn.csv").read_bytes()
 
 
 @pytest.fixture
