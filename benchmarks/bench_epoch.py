@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from harness import hardware, parsed, publish, relative_error
-from hmlet.models.schedule import training_pass
 from plain import PlainSteps
 
 from hmlet.config import Recipe, resolve
@@ -192,7 +191,7 @@ def _float64_loss(
     product: Callable[[torch.Tensor], torch.Tensor] = whole
     if recipe.train.edge_dropout:
         product = whole.drop(recipe.train.edge_dropout, key)
-    layers = model.propagate(product, training_pass(recipe.model, temperature, torch.Generator()))
+    layers = model.propagate(product, model.training_pass(temperature, torch.Generator()))
     chosen_3BF = layers.factors()[rows_3B]
     norms = row_norms(model.embedding[rows_3B].chunk(3))
     return bpr(margins(*chosen_3BF.chunk(3))) + recipe.train.l2 * penalty(norms)

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 
 from hmlet.graph import Graph
+from hmlet.graph.kernels import part
 from hmlet.graph.layers import Layers
 from hmlet.models.base import GraphModelConfig, Model, Pass, Product, dropout, glorot
 from hmlet.system.section import Rate
@@ -42,5 +43,7 @@ class GCMC(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         n_nodes = len(self.embedding)
         messages_MD = dropout(how.ranks.rows(product(self.embedding)), self.config.hidden_dropout, how, n_nodes)
-        hidden_MD = torch.relu(messages_MD @ self.convolution.to(messages_MD.dtype))
-        return self.layers([self.embedding, how.ranks.columns(hidden_MD @ self.dense.to(hidden_MD.dtype), n_nodes)])
+        with part("matrix products"):
+            hidden_MD = torch.relu(messages_MD @ self.convolution.to(messages_MD.dtype))
+            factor_MD = hidden_MD @ self.dense.to(hidden_MD.dtype)
+        return self.layers([self.embedding, how.ranks.columns(factor_MD, n_nodes)])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.graph import Graph
+from hmlet.graph.kernels import part
 from hmlet.graph.layers import Layers
 from hmlet.models.base import GraphModelConfig, Model, Pass, Product, glorot
 from hmlet.system.section import Depth
@@ -47,7 +48,9 @@ class LRGCCF(Model):
         for layer in range(self.config.layers):
             propagated_ND = product(layers[-1])
             if self.config.transform:
-                transformed_MD = how.ranks.rows(propagated_ND) @ self.transforms[layer].to(propagated_ND.dtype)
+                own_MD = how.ranks.rows(propagated_ND)
+                with part("matrix products"):
+                    transformed_MD = own_MD @ self.transforms[layer].to(propagated_ND.dtype)
                 propagated_ND = how.ranks.columns(transformed_MD, len(propagated_ND))
             layers.append(propagated_ND)
         return self.layers(layers)

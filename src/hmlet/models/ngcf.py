@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hmlet.graph import Graph
+from hmlet.graph.kernels import part
 from hmlet.graph.layers import Layers
 from hmlet.models.base import GraphModelConfig, Model, Pass, Product, dropout, glorot
 from hmlet.system.section import Depth, Rate
@@ -51,8 +52,10 @@ class NGCF(Model):
         layers: list[Tensor] = [self.embedding]
         for by_sum, by_product, bias in zip(self.sums, self.products, self.biases, strict=True):
             near_MD = rows(product(columns(hidden_MD, n_nodes)))
-            message_MD = (near_MD + hidden_MD) @ by_sum + bias[0] + (near_MD * hidden_MD) @ by_product + bias[1]
-            hidden_MD = F.leaky_relu(message_MD, self.config.leaky_slope)
-            hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)
+            with part("matrix products"):
+                message_MD = (near_MD + hidden_MD) @ by_sum + bias[0] + (near_MD * hidden_MD) @ by_product + bias[1]
+            with part("BatchNorm, dropout, activation"):
+                hidden_MD = F.leaky_relu(message_MD, self.config.leaky_slope)
+                hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)
             layers.append(columns(F.normalize(hidden_MD, dim=1), n_nodes))
         return self.layers(layers)

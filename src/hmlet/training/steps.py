@@ -16,7 +16,7 @@ from hmlet.config import Recipe
 from hmlet.data import Csr, Dataset
 from hmlet.errors import TrainingError
 from hmlet.graph import Graph, propagator
-from hmlet.graph.kernels import Operator, draw_key
+from hmlet.graph.kernels import Operator, draw_key, part
 from hmlet.losses import Loss, build_loss, penalty
 from hmlet.models import Layers, Model, Views
 from hmlet.system.ranks import ALONE, Ranks
@@ -91,8 +91,9 @@ def batch_loss(
         return model.propagate(operator if key is None else operator.drop(train.edge_dropout, key), how)
 
     layers = view()
-    value, norms = loss(layers, batch, model.n_users, ranks)
-    total: Tensor = value + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
+    with part("readout and loss"):
+        value, norms = loss(layers, batch, model.n_users, ranks)
+        total: Tensor = value + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
     further = model.auxiliary(Views(layers, view, partial(loss.nodes, batch, model.n_users)), how)
     if further is not None:
         total = total + further
@@ -167,7 +168,8 @@ class GradientSteps:
         self.broken.copy_(torch.maximum(self.broken, (~loss.detach().isfinite()).float()))
         loss.backward(self.share)  # type: ignore[no-untyped-call]
         self.ranks.add_up(weight.grad for weight in [*self.model.weights(), *self.loss.parameters()])
-        self.optimizer.step()
+        with part("optimizer"):
+            self.optimizer.step()
         self.loss_sum += loss.detach()
 
     def _capture(self) -> None:
