@@ -20,7 +20,10 @@ MODELS = (
     "hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all", "lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr",
     "wrmf",
 )  # fmt: skip
-SHORT = ("train.epochs=3", "train.validate_every=1", "model.embedding_size=16", "train.edge_dropout=0.3")
+SHORT = (
+    "train.epochs=2", "train.validate_every=1", "model.embedding_size=16", "train.edge_dropout=0.3",
+    "train.batch_size=1024",  # larger ones are read another way on CPU since
+)  # fmt: skip
 ON_ONE_PROCESS = ("wrmf",)
 
 
