@@ -1,12 +1,13 @@
 """Where good settings lie on data sets of many shapes: what the default rule of hmlet.config is chosen from.
 
 Every point of a grid is trained on every data set. A line of JSON says what validation and test found and what it took.
-Steps and not epochs are what a point counts, because an epoch is one step on a small set and hundreds on a large one.
 
     python benchmarks/search_defaults.py --data carry/data/lastfm --grid grid.json --out found.jsonl
 
-grid.json has a list of settings by key, whose product is tried: {"train.learning_rate": [0.016, 0.032], "steps": [4]}.
-The rule itself looks at validation alone; test values are recorded for those who check it.
+grid.json has a list of values by key, whose product is tried: {"train.l2": [0.0001, 0.001], "steps": [300, 900]}.
+`steps` gives the number of epochs, because an epoch is one step on a small set and hundreds on a large one. With
+`--preset fitted` points lie around the rule itself, and `rate_factor` multiplies its step size. The rule looks at
+validation alone; test values are recorded for those who check it (check_defaults.py).
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from hmlet.api import Run
-from hmlet.config import resolve
+from hmlet import Dataset, HmletError, Recipe, Run
+from hmlet.config import Shape, resolve
 from hmlet.data.catalog import load
-from hmlet.errors import HmletError
-from hmlet.training.loop import fit
+from hmlet.training.loop import choose_device, fit
 
 
 def main() -> None:
@@ -44,34 +44,43 @@ def main() -> None:
             if time.monotonic() - began > options.seconds:
                 return
             point = dict(zip(grid, values, strict=True))
-            row = {"data": data.name, "model": model, "point": point, **measure(data, model, point, options)}
+            row = {"data": data.name, "model": model, "preset": options.preset, "point": point}
+            row |= measure(data, recipe_of(data, model, point, options), options.device)
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
 
-def measure(data, model: str, point: dict, options: argparse.Namespace) -> dict:
-    """What a point gives on a data set: validation and test NDCG@20, the best epoch, and seconds."""
+def recipe_of(data: Dataset, model: str, point: dict[str, object], options: argparse.Namespace) -> Recipe:
+    """The preset's recipe at a point."""
     settings = {key: value for key, value in point.items() if "." in key}
-    batch = settings.get("train.batch_size", 131072)
-    epochs = max(1, round(point["steps"] / math.ceil(data.count("train") / batch)))
-    schedule = {"train.epochs": epochs, "train.validate_every": max(1, epochs // 8), "train.patience": 0}
-    if model.startswith("hmlet"):
-        schedule["model.gate_warmup"] = epochs // 8
-    overrides = [f"{key}={json.dumps(value)}" for key, value in {**schedule, **settings}.items()]
+    kind = choose_device(options.device).type
+    base = resolve(model, options.preset, shape=Shape.of(data), device=kind)
+    if "rate_factor" in point:
+        settings["train.learning_rate"] = base.train.learning_rate * float(str(point["rate_factor"]))
+    if "steps" in point:
+        batch = int(str(settings.get("train.batch_size", base.train.batch_size)))
+        epochs = max(1, round(int(str(point["steps"])) / math.ceil(data.count("train") / batch)))
+        settings |= {"train.epochs": epochs, "train.validate_every": max(1, epochs // 25), "train.patience": 0}
+        if model.startswith("hmlet"):
+            settings["model.gate_warmup"] = epochs // 8
+    return base.changed([f"{key}={json.dumps(value)}" for key, value in settings.items()])
+
+
+def measure(data: Dataset, recipe: Recipe, device: str) -> dict[str, object]:
+    """What a recipe gives on a data set: validation and test NDCG@20, the best epoch, and seconds."""
     with tempfile.TemporaryDirectory() as scratch:
         began = time.monotonic()
         try:
-            recipe = resolve(model, options.preset, overrides=[*overrides, "train.save_layers=false"])
-            run = Run(fit(data, recipe, Path(scratch) / "run", device=options.device))
+            run = Run(fit(data, recipe.changed(["train.save_layers=false"]), Path(scratch) / "run", device=device))
         except HmletError as error:
             return {"error": str(error)}
-        seconds = time.monotonic() - began
         return {
-            "epochs": epochs,
+            "epochs": recipe.train.epochs,
+            "learning_rate": recipe.train.learning_rate,
             "valid": run.evaluate("valid", "train", 20).metrics["ndcg"],
             "test": run.evaluate("test", "train", 20).metrics["ndcg"],
             "best_epoch": run.record.best_epoch,
-            "seconds": round(seconds, 2),
+            "seconds": round(time.monotonic() - began, 2),
         }
 
 
