@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from planted import checkerboard
 
 from hmlet.api import Run, fit
-from hmlet.config import resolve
+from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.models import MODELS
 
@@ -19,3 +20,8 @@ def finished(model: str, out: Path, *overrides: str, data: Dataset | None = None
     """A run of a model on a small checkerboard, or on other small data."""
     gates = ["model.gate_hidden=[8]", "model.gate_warmup=0"] if model.startswith("hmlet") else []
     return fit(data or checkerboard(), resolve(model, overrides=[*SMALL, *gates, *overrides]), out, device="cpu")
+
+
+def as_options(recipe: Recipe) -> list[str]:
+    """A whole recipe as `--set` options: a command that has them depends on no default."""
+    return [word for key, value in recipe.flat().items() for word in ("--set", f"{key}={json.dumps(value)}")]

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from finished import as_options
 from planted import checkerboard
 from safetensors import SafetensorError
 
@@ -414,7 +415,7 @@ def test_a_training_survives_any_failing_file_operation(
     short = [*SETTINGS[:5], "train.batch_size=512"]  # a step an epoch
     how = resolve("bpr", overrides=short)
     command = ["train", str(data.path), "--model", "bpr", "--device", "cpu", "--resume"]
-    command += [part for setting in short for part in ("--set", setting)]
+    command += as_options(how)
     whole = training.fit(data, how, tmp_path / "whole", device="cpu").factors()
     failing, clean = 0, False
     while not clean:

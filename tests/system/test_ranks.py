@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import ranked
 import torch
+from finished import as_options
 from forked import Forked
 from planted import checkerboard
 from served import free_port
@@ -153,7 +154,7 @@ def fit(board: Path, out: Path, **options: Any) -> RunDirectory:
 
 
 def arguments(board: Path, out: Path) -> list[str]:
-    chosen = [part for setting in OVERRIDES for part in ("--set", setting)]
+    chosen = as_options(resolve("hmlet-end", overrides=OVERRIDES))
     return ["train", str(board), "--model", "hmlet-end", "--device", "cpu", "--out", str(out), *chosen, "--resume"]
 
 

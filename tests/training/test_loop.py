@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from bare import run_bare
+from finished import as_options
 from forked import Forked
 from planted import checkerboard, dataset, random_pairs
 
@@ -325,7 +326,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arguments(prepared: Path, out: Path) -> list[str]:
-    chosen = [part for setting in SETTINGS for part in ("--set", setting)]
+    chosen = as_options(recipe())
     return ["train", str(prepared), "--model", "bpr", "--device", "cpu", "--out", str(out), *chosen]
 
 
