@@ -13,6 +13,7 @@ import typer
 from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, reproduce, serve, train, tune
 from hmlet.cli.console import app, print_line, remarks, report_error, settle_streams, speaks
 from hmlet.errors import ConfigError, HmletError, LostRank
+from hmlet.system.threads import wait_without_spinning
 from hmlet.version import VERSION
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
@@ -146,6 +147,7 @@ def _command(arguments: list[str]) -> list[str]:
 def run() -> None:
     """The console script's entry."""
     settle_streams()
+    wait_without_spinning()
     status = main()
     try:
         sys.stderr.flush()
