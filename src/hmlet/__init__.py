@@ -13,7 +13,7 @@ from hmlet.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from hmlet.analysis.result import Analysis
-    from hmlet.api import Run, analyze, compare, evaluate, export, fit, plan, report, resolve, serve, tune
+    from hmlet.api import Run, analyze, compare, evaluate, export, finish, fit, plan, report, resolve, serve, tune
     from hmlet.config import Recipe
     from hmlet.data import Dataset
     from hmlet.errors import HmletError
@@ -38,6 +38,7 @@ _HOMES = {
     "compare": "hmlet.api",
     "evaluate": "hmlet.api",
     "export": "hmlet.api",
+    "finish": "hmlet.api",
     "fit": "hmlet.api",
     "plan": "hmlet.api",
     "report": "hmlet.api",
@@ -63,6 +64,7 @@ __all__ = [
     "compare",
     "evaluate",
     "export",
+    "finish",
     "fit",
     "plan",
     "report",

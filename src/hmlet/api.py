@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from hmlet.config import DEFAULT_PRESET, Recipe, Shape, resolution
 from hmlet.data import Dataset
@@ -25,11 +28,13 @@ from hmlet.models import DEFAULT
 from hmlet.ranking.evaluation import KNOWN, Evaluation
 from hmlet.recommend.recommender import Recommender
 from hmlet.runs.directory import RunDirectory
+from hmlet.runs.finished import recorded_data
 from hmlet.runs.record import RECORD
 from hmlet.serving.settings import Settings
 from hmlet.system.progress import Progress, hidden
 from hmlet.system.ranks import Ranks, joined
-from hmlet.system.units import readable
+from hmlet.system.threads import possible_threads, working_threads
+from hmlet.system.units import duration, readable
 from hmlet.training import loop as training
 from hmlet.training.capacity import Plan, device_kind, plan_training
 from hmlet.training.environment import environment
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT",
+    "RECORD",
     "Pruning",
     "Run",
     "Sampler",
@@ -55,7 +61,9 @@ __all__ = [
     "environment",
     "evaluate",
     "export",
+    "finish",
     "fit",
+    "longer_recipe",
     "plan",
     "recorded_recipe",
     "report",
@@ -65,6 +73,7 @@ __all__ = [
 ]
 
 PROFILE = "profile.json"
+TOLD_SECONDS = 5.0  # less time than this is not worth a word beside a progress bar
 log = logging.getLogger(__name__)
 
 
@@ -149,6 +158,13 @@ def recorded_recipe(out: Path | str) -> Recipe:
     return RunDirectory.open(out).recipe()
 
 
+def longer_recipe(out: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run with as many epochs as `overrides` say, or with twice as many: what `--extend` trains."""
+    own = recorded_recipe(out)
+    changed = own.changed(overrides)
+    return changed if overrides else changed.changed([f"train.epochs={2 * own.train.epochs}"])
+
+
 def plan(
     data: Dataset | Path | str | None = None,
     recipe: Recipe | str = DEFAULT,
@@ -184,7 +200,10 @@ def fit(
     out: Path | str = "run",
     *,
     device: str = "auto",
+    minutes: float | None = None,
+    threads: int | None = None,
     resume: bool = False,
+    extend: bool = False,
     profile: bool = False,
     tensorboard: Path | str | None = None,
     listener: Listener | None = None,
@@ -195,13 +214,18 @@ def fit(
 
     Example: hmlet.fit("debian", "lightgcn", "runs/lightgcn")
 
-    With `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. `profile`
+    `minutes` is a budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the
+    recipe of the finished run names. `threads` on the CPU are by default those that this machine has and that are fast
+    now. With `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. With
+    `extend`, a run with a constant step size goes on with more epochs: those of the recipe, or twice its own. `profile`
     writes where the time goes to profile.json; `tensorboard` is a directory for TensorBoard events; the `listener` is
     told of every epoch. Processes that torchrun started train together; `ranks` are those of a group already joined.
     """
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
     _require_data(data)
-    if recipe is None and resume and (Path(out) / RECORD).is_file():
-        recipe = recorded_recipe(out)
+    begun = RunDirectory.open(out) if (resume or extend) and (Path(out) / RECORD).is_file() else None
+    if recipe is None and begun is not None:
+        recipe = longer_recipe(out) if extend else begun.recipe()
     chosen = _recipe(recipe or DEFAULT, data, device)
     watch = Profile() if profile else None
     with (watch or UNWATCHED).phase("load"):
@@ -209,6 +233,7 @@ def fit(
     with (
         ExitStack() as listening,
         _together(ranks) as group,
+        _threads(choose_device(device, group), threads, chosen, begun),
         progress(f"training {chosen.model.name}") as advance,
     ):
         listeners = [] if listener is None else [listener]
@@ -219,14 +244,36 @@ def fit(
         def listen(event: EpochEvent) -> None:
             at, last, best = event["epoch"], event["epochs"], event["best"]
             worth = f"  best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
-            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}")
+            left = f"  about {duration(event['left'])} left" if event["left"] >= TOLD_SECONDS else ""
+            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}{left}")
             for each in listeners:
                 each(event)
 
         trained = training.fit(
-            dataset, chosen, out, device=device, resume=resume, listener=listen, ranks=group, profile=watch
+            dataset,
+            chosen,
+            out,
+            device=device,
+            resume=resume,
+            extend=extend,
+            deadline=deadline,
+            listener=listen,
+            ranks=group,
+            profile=watch,
         )
     return Run(trained)
+
+
+def finish(run: Path | str, *, device: str = "auto", progress: Progress = hidden) -> Run:
+    """Make a finished run of an interrupted one, with its best model so far: `hmlet finish`.
+
+    Example: hmlet.finish("runs/end").evaluate()
+
+    Without a validation so far, the model is kept as the last checkpoint has it. The record has a note about it.
+    """
+    directory = RunDirectory.open(run)
+    with progress(f"finishing {run}"):
+        return Run(training.finish(recorded_data(directory), run, device=device))
 
 
 def tune(
@@ -258,7 +305,7 @@ def tune(
     if space is None or isinstance(space, str | Path):
         space = load_space(None if space is None else Path(space), name, preset)
     dataset = _load(data, progress)
-    with progress(f"tuning {name}") as advance:
+    with _threads(choose_device(device), None, chosen), progress(f"tuning {name}") as advance:
 
         def tell(records: Sequence[TrialRecord]) -> None:
             ended, best = sum(record.ended for record in records), best_trial(records)
@@ -292,7 +339,7 @@ def evaluate(
 
     `mask` names the parts whose items are left out of the ranking: train or train+valid.
     """
-    with progress(f"evaluating {_path(run)}") as advance:
+    with working_threads(), progress(f"evaluating {_path(run)}") as advance:
         return _open(run).evaluate(split, mask, k, advance)
 
 
@@ -384,7 +431,7 @@ def export(
     `users` are all by default. `mask` names the parts whose items are left out; `allow` and `deny` are lists of items.
     Processes that torchrun started share the work; `ranks` are those of a group already joined.
     """
-    with _together(ranks) as group, progress("exporting") as advance:
+    with _together(ranks) as group, working_threads(), progress("exporting") as advance:
         return _open(run).export(out, k, users, mask, allow=allow, deny=deny, advance=advance, ranks=group)
 
 
@@ -470,6 +517,17 @@ def _sizes(data: Dataset | Path | str | None, users: float | None, items: float 
             "count each pair once",
         )
     return sizes
+
+
+def _threads(
+    device: torch.device, threads: int | None, recipe: Recipe, begun: RunDirectory | None = None
+) -> AbstractContextManager[None]:
+    """The CPU threads of a training. A resumed one takes as many as before, because sums depend on the number."""
+    if threads is None and device.type == "cuda":
+        return nullcontext()
+    if threads is None and begun is not None and begun.record.hardware.kind == "cpu":
+        threads = min(begun.record.hardware.threads, possible_threads())
+    return working_threads(threads, measured=not recipe.train.deterministic)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import torch
 
 from hmlet.errors import ConfigError
 from hmlet.system import threads
-from hmlet.system.threads import choose_threads, possible_threads, quota, use_threads, wait_without_spinning
+from hmlet.system.threads import choose_threads, possible_threads, quota, wait_without_spinning, working_threads
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,23 @@ def test_one_possible_thread_is_not_measured() -> None:
     assert choose_threads(1, lambda count: pytest.fail("there is nothing to choose")) == 1
 
 
-def test_the_number_is_set_and_a_wanted_one_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_is_set_for_a_while_and_a_wanted_one_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(threads, "_seconds", lambda count: pytest.fail("nobody asked for a measurement"))
-            assert use_threads(1) == torch.get_num_threads() == 1
-            assert use_threads(measured=False) == torch.get_num_threads() == possible_threads()
-        assert 1 <= use_threads() == torch.get_num_threads() <= possible_threads()
-        with pytest.raises(ConfigError, match="0 threads"):
-            use_threads(0)
-    finally:
-        torch.set_num_threads(before)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_seconds", lambda count: pytest.fail("nobody asked for a measurement"))
+        with working_threads(before + 1):
+            assert torch.get_num_threads() == before + 1
+        with working_threads(measured=False):
+            assert torch.get_num_threads() == possible_threads()
+        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # they sleep while they wait
+        with working_threads():
+            assert torch.get_num_threads() == possible_threads()
+    with working_threads():
+        assert 1 <= torch.get_num_threads() <= possible_threads()
+    assert torch.get_num_threads() == before
+    with pytest.raises(ConfigError, match="0 threads"), working_threads(0):
+        pass
 
 
 def test_openmp_is_told_only_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,21 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from hmlet.cli import analyze, compare, data, doctor, evaluate, plan, recommend, report, reproduce, serve, train, tune
+from hmlet.cli import (
+    analyze,
+    compare,
+    data,
+    doctor,
+    evaluate,
+    finish,
+    plan,
+    recommend,
+    report,
+    reproduce,
+    serve,
+    train,
+    tune,
+)
 from hmlet.cli.console import app, print_line, remarks, report_error, settle_streams, speaks
 from hmlet.errors import ConfigError, HmletError, LostRank
 from hmlet.system.threads import wait_without_spinning
@@ -22,6 +36,7 @@ _COMMANDS = (
     compare,
     doctor,
     evaluate,
+    finish,
     plan,
     recommend,
     report,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,9 +39,27 @@ def train(
     overrides: Overrides = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Train for as many of the recipe's epochs as fit into this time, on the whole schedule."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; by default as many as are allowed and fast now.", min=1)
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on from the last checkpoint of --out; without --model, by its own recipe."),
+    ] = False,
+    extend: Annotated[
+        bool,
+        typer.Option(
+            "--extend",
+            help="Go on with more epochs in --out, if its step size is constant: twice as many as it has, or those of"
+            " --set train.epochs.",
+        ),
+    ] = False,
+    evaluated: Annotated[
+        bool, typer.Option("--evaluate", help="Also evaluate the finished run on the test part.")
     ] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
@@ -52,21 +71,24 @@ def train(
 ) -> None:
     """Train a model and write its run directory.
 
-    Example: hmlet train debian --model hmlet-end --out runs/end --set train.epochs=50
+    Example: hmlet train debian --out runs/end --minutes 10 --evaluate
+
+    Another model and recipe: hmlet train debian --model lightgcn --out runs/lightgcn --set train.epochs=50
 
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     import hmlet
-    from hmlet.api import DEFAULT, recorded_recipe
+    from hmlet.api import DEFAULT, RECORD, longer_recipe, recorded_recipe
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    if model is not None:
-        recipe = hmlet.resolve(model, data, preset=preset, config=config, overrides=chosen, seed=seed, device=device)
-    elif resume and out is not None and not (chosen or config or given(context, "preset") or given(context, "seed")):
+    own = not (model or config or given(context, "preset") or given(context, "seed"))
+    if extend and out is not None and own:
+        recipe = longer_recipe(out, chosen)
+    elif resume and out is not None and own and not chosen and (out / RECORD).is_file():
         recipe = recorded_recipe(out)
     else:
-        raise ConfigError(
-            "train needs --model", f"for example --model {DEFAULT}; only --resume alone can do without it"
+        recipe = hmlet.resolve(
+            model or DEFAULT, data, preset=preset, config=config, overrides=chosen, seed=seed, device=device
         )
     if print_config:
         if as_json:
@@ -81,31 +103,41 @@ def train(
         recipe,
         out,
         device=device,
+        minutes=minutes,
+        threads=threads,
         resume=resume,
+        extend=extend,
         profile=profiled,
         tensorboard=tensorboard,
         progress=progress,
     )
     measured = run.profile if profiled and speaks() else None
+    tested = hmlet.evaluate(run, progress=progress) if evaluated and speaks() else None
     if as_json:
         found = run.record.model_dump(include={"model", "best_epoch", "valid", "timings"})
-        print_json({"run": str(out), **found, **({"profile": measured} if measured else {})})
+        scores = {"test": tested.metrics} if tested else {}
+        print_json({"run": str(out), **found, **scores, **({"profile": measured} if measured else {})})
         return
-    print_line(_summary(run))
+    print_line(summary(run))
+    if tested:
+        print_line(f"test @20: {_worth(tested.metrics)}")
     if run.still_improving:
-        note("validation still rose at the end; more may come of a larger train.epochs or train.learning_rate")
+        note("validation still rose at the end; go on with --extend, or try a larger train.learning_rate")
     if measured:
         _print_profile(measured)
 
 
-def _summary(run: Run) -> str:
+def summary(run: Run) -> str:
     """One line: the best epoch, and its validation metrics."""
     record = run.record
     line = f"{run.directory.path}: best epoch {record.best_epoch} of {record.epochs}"
     if not record.valid:
         return f"{line}; no validation part: the last epoch is kept"
-    worth = ", ".join(f"{name} {record.valid[name]:.4f}" for name in ("ndcg", "recall", "precision"))
-    return f"{line}; validation @20: {worth}"
+    return f"{line}; validation @20: {_worth(record.valid)}"
+
+
+def _worth(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {metrics[name]:.4f}" for name in ("ndcg", "recall", "precision"))
 
 
 def _print_profile(measured: dict[str, Any]) -> None:

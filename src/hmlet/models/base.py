@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -64,6 +64,10 @@ class ModelConfig(Section):
     def warmup(self) -> int:
         """Epochs at the start in which every parameter but e⁰ rests."""
         return 0
+
+    def over(self, share: float) -> Self:
+        """This config for a training of `share` as many epochs: what follows epochs follows the new number."""
+        return self
 
     def lighter(self) -> list[list[str]]:
         """Settings that take less memory, by kind, the mildest of each kind first; as `--set` takes them."""

@@ -10,10 +10,10 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from hmlet.errors import ConfigError
@@ -63,6 +63,8 @@ class HmletConfig(GraphModelConfig):
     """Epochs at the start in which the gates' parameters are frozen."""
     temperature: Literal["formula", "text", "authors"] = "text"
     """τ by epoch e: exp(-0.001 e); 0.7 · 0.995ᵉ, floor 0.01; 0.7 · exp(-0.005 (e - 300)) past 300, same floor."""
+    temperature_speed: PositiveFloat = 1.0
+    """How fast τ goes through its schedule: in epoch e it has the schedule's value of e times this."""
 
     @model_validator(mode="after")
     def _one_type_a_layer(self) -> HmletConfig:
@@ -84,6 +86,10 @@ class HmletConfig(GraphModelConfig):
     @property
     def warmup(self) -> int:
         return self.gate_warmup
+
+    def over(self, share: float) -> Self:
+        speed = float(f"{self.temperature_speed / share:.6g}")
+        return self.model_copy(update={"gate_warmup": int(self.gate_warmup * share), "temperature_speed": speed})
 
     @property
     def _n_gates(self) -> int:
@@ -124,12 +130,12 @@ def variant_types(name: HmletName, layers: int) -> tuple[GateType, ...]:
     return tuple("gated" if first <= layer < first + count else "linear" for layer in range(1, layers + 1))
 
 
-def temperature(schedule: str, epoch: int) -> float:
+def temperature(schedule: str, epoch: float) -> float:
     """τ in an epoch (from 0) by one of the three schedules that the formula, the text and the authors' program give."""
     if schedule == "formula":
         return math.exp(-0.001 * epoch)
     if schedule == "text":
-        return max(0.7 * 0.995**epoch, LEAST_TEMPERATURE)
+        return max(0.7 * math.pow(0.995, epoch), LEAST_TEMPERATURE)
     return max(0.7 * math.exp(-0.005 * max(epoch - 300, 0)), LEAST_TEMPERATURE)
 
 
@@ -190,7 +196,7 @@ class HMLET(Model):
         return self.noisy_pass(epoch, generator)
 
     def temperature(self, epoch: int) -> float:
-        return temperature(self.config.temperature, epoch)
+        return temperature(self.config.temperature, epoch * self.config.temperature_speed)
 
     def per_node(self) -> set[str]:
         drawn = {f"gates.{layer}.choice_N2" for layer, gate in self.gates.items() if isinstance(gate, RandomGate)}

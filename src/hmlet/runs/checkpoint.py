@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from safetensors import SafetensorError
@@ -18,9 +18,16 @@ from hmlet.system.files import replacing
 CHECKPOINT = "checkpoint.safetensors"
 
 
-def save_checkpoint(run: RunDirectory, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-    """Replace the run's checkpoint by these tensors and this loop state."""
-    metadata = {"state": json.dumps(state, allow_nan=False), "run": _identity(run)}
+def save_checkpoint(
+    run: RunDirectory, tensors: Mapping[str, Tensor], state: Mapping[str, object], becomes: str | None = None
+) -> None:
+    """Replace the run's checkpoint by these tensors and this loop state.
+
+    `becomes` is the checksum of a recipe that the run is about to get: the checkpoint belongs to the run before and
+    after that.
+    """
+    recipes = [*run.record.files["config.toml"], *([] if becomes is None else [becomes])]
+    metadata = {"state": json.dumps(state, allow_nan=False), "run": " ".join(_identities(run, recipes))}
     with replacing(run.path / CHECKPOINT, RunError) as temporary:
         files.save(temporary, tensors, metadata)
 
@@ -38,11 +45,11 @@ def load_checkpoint(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, Any
         raise RunError(f"{path} is damaged ({error})", fresh) from error
     if metadata.pop("checksum", "") != files.checksum(tensors, metadata):
         raise RunError(f"{path} is damaged (its checksum differs)", fresh)
-    if metadata["run"] != _identity(run):
+    if not {*metadata["run"].split()} & {*_identities(run, run.record.files["config.toml"])}:
         raise RunError(f"{path} is of another run", f"put the right one there, or {fresh}")
     return tensors, json.loads(metadata["state"])
 
 
-def _identity(run: RunDirectory) -> str:
-    """A checksum of recipe and data, which a run shares with its checkpoint and with no other run."""
-    return json_checksum([*run.record.files["config.toml"], run.record.data.fingerprint])
+def _identities(run: RunDirectory, recipes: Iterable[str]) -> list[str]:
+    """A checksum of recipe and data for each recipe, which a run shares with its checkpoint and with no other run."""
+    return [json_checksum([recipe, run.record.data.fingerprint]) for recipe in recipes]

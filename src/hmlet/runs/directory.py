@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -65,8 +66,7 @@ class RunDirectory:
         """A new run directory with its recipe, its ids and a record that says "running"."""
         path = Path(path)
         require_own(path)
-        if (path / RECORD).is_file():
-            raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
+        require_new(path)
         record = RunRecord(
             format_version=FORMAT_VERSION,
             status="running",
@@ -144,6 +144,22 @@ class RunDirectory:
         """Write run.json, the file that vouches for all others."""
         with replacing(self.path / RECORD, RunError) as temporary:
             temporary.write_text(self.record.to_text(), encoding="utf-8")
+
+    def reopen(self, recipe: Recipe) -> None:
+        """Make the run unfinished, with another recipe; what was written about its model is removed.
+
+        As in `write`, the record vouches for both recipes while one replaces the other.
+        """
+        text = recipe.to_toml()
+        both = {*self.record.files["config.toml"], hashlib.sha256(text.encode()).hexdigest()}
+        self.record = self.record.with_file("config.toml", *sorted(both))
+        self.write_record()
+        self.write_text("config.toml", text)
+        outdated = {*self.record.files} - {"config.toml", "ids.parquet"}
+        self.record = self.record.reopened(("config.toml", "ids.parquet"))
+        self.write_record()
+        for name in outdated:
+            self.remove(name)
 
     def append_metrics(self, row: Mapping[str, object]) -> None:
         """One more line of metrics.jsonl."""
@@ -228,6 +244,12 @@ class RunDirectory:
         """The finished model's parameters by today's names, whichever format version they were written in."""
         tensors = self.require_finished().read_tensors("model.safetensors")
         return files.without_hidden_biases(tensors) if self.record.format_version < 2 else tensors
+
+
+def require_new(path: Path) -> None:
+    """Refuse a directory that has a run already."""
+    if (path / RECORD).is_file():
+        raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
 
 
 def keep_only(path: Path, names: Collection[str]) -> None:

@@ -70,16 +70,7 @@ class FinishedRun:
     @cached_property
     def data(self) -> Dataset:
         """The data set that the run was trained on, found where it was and checked by its fingerprint."""
-        recorded = self.record.data
-        where = str(self.directory.path / "data") if recorded.reference == "." else recorded.reference
-        if where not in CATALOG and not Path(where).exists():
-            raise RunError(f"the data of {self.directory.path} was at {where}", "put it back, or train again")
-        data = load(where)
-        if data.fingerprint != recorded.fingerprint:
-            raise RunError(
-                f"{where} has changed since {self.directory.path} was trained", "prepare it as it was, or train again"
-            )
-        return data
+        return recorded_data(self.directory)
 
     def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
         """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
@@ -92,3 +83,15 @@ class FinishedRun:
         except RunError as error:  # the numbers are right even if they cannot be kept
             log.warning("the evaluation is not kept in %s: %s", self.directory.path, error)
         return result
+
+
+def recorded_data(run: RunDirectory) -> Dataset:
+    """The data set that a run was trained on, finished or not: found where it was and checked by its fingerprint."""
+    recorded = run.record.data
+    where = str(run.path / "data") if recorded.reference == "." else recorded.reference
+    if where not in CATALOG and not Path(where).exists():
+        raise RunError(f"the data of {run.path} was at {where}", "put it back, or train again")
+    data = load(where)
+    if data.fingerprint != recorded.fingerprint:
+        raise RunError(f"{where} has changed since {run.path} was trained", "prepare it as it was, or train again")
+    return data

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -140,6 +140,8 @@ class RunRecord(Part):
     """Validation metrics @20 of the best epoch; null without a validation part."""
     timings: Timings = Timings(training_seconds=0.0)
     """Durations; absent while training."""
+    note: str = ""
+    """What was unusual about the end of the training, such as that `hmlet finish` ended it; absent if nothing was."""
     coverage: Mapping[str, float] = Field(default_factory=dict)
     """Catalogue coverage of each stored evaluation, by its split, mask and k ("test train 20")."""
     files: Mapping[str, Checksums] = Field(default_factory=dict)
@@ -171,12 +173,19 @@ class RunRecord(Part):
         return self.model_copy(update={"coverage": {**self.coverage, evaluation: coverage}})
 
     def concluded(
-        self, best_epoch: int, epochs: int, valid: Mapping[str, float] | None, training_seconds: float
+        self, best_epoch: int, epochs: int, valid: Mapping[str, float] | None, training_seconds: float, note: str = ""
     ) -> RunRecord:
         """The record of the finished run."""
         timings = Timings(training_seconds=training_seconds)
         changes = {"best_epoch": best_epoch, "epochs": epochs, "valid": valid, "timings": timings}
-        return self.model_copy(update={"status": "finished", **changes})
+        return self.model_copy(update={"status": "finished", **changes, **({"note": note} if note else {})})
+
+    def reopened(self, files: Collection[str]) -> RunRecord:
+        """The record of a run that is trained further, which has only these files yet."""
+        outcome = {"best_epoch", "epochs", "valid", "timings", "note", "coverage"}
+        content = self.model_dump(exclude_unset=True, exclude=outcome)
+        kept = {name: checksums for name, checksums in content["files"].items() if name in files}
+        return RunRecord.model_validate({**content, "status": "running", "files": kept})
 
     # -- on disk --------------------------------------------------------------------------------------------------
 

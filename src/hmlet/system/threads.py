@@ -1,12 +1,13 @@
-"""How many CPU threads to use: what this process may have, and what is fast with the load that the machine has.
+"""How many CPU threads to use, and how they wait for each other.
 
-OpenMP's threads wait for each other by spinning. When another process needs the cores, a spinning thread takes the time
-that the one it waits for would need, and more threads make a step many times as slow. So the command line asks OpenMP
-to wait without spinning, and before work begins a short measurement compares thread counts. PyTorch is imported where
-it is needed, because OpenMP has to be asked before PyTorch loads it.
+OpenMP's threads spin while they wait. When another process needs the cores, a spinning thread takes the time that the
+one it waits for would need, and every further thread makes a step many times as slow. So the command line asks OpenMP
+to let them sleep instead, and then as many threads as the process may use are right on a busy machine too. In a process
+that is not ours from the beginning they spin, and a short measurement compares thread counts before work begins.
 
-The number of threads decides the order in which large sums are added up, and so the last digits of a result. Fewer
-threads than possible are taken only if they are clearly faster, and a resumed run takes the number of its first call.
+The number of threads decides the order in which sums are added up, and so the last digits of a result. That is why the
+number is measured only where it has to be, fewer threads are taken only if they are clearly faster, and a resumed run
+takes the number of its first call. PyTorch is imported inside functions: OpenMP has to be asked before it is loaded.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hmlet.errors import ConfigError
 
 CGROUPS = Path("/sys/fs/cgroup")
+SLEEPING = "passive"  # the value of OMP_WAIT_POLICY
 CLEARLY = 1.5  # how many times as fast fewer threads have to be
 ROUNDS = 6  # repetitions of the work for each count; the median counts, since one may be preempted
 ROWS, COLUMNS = 8192, 64  # of the product that is timed: about a millisecond
@@ -65,17 +68,25 @@ def choose_threads(possible: int, seconds: Callable[[int], float]) -> int:
     return next(count for count in counts if times[count] <= CLEARLY * fastest)
 
 
-def use_threads(wanted: int | None = None, *, measured: bool = True) -> int:
-    """Set PyTorch's thread count for the work that follows, and return it: `wanted`, or what is possible and fast."""
-    if wanted is not None and wanted < 1:
-        raise ConfigError(f"{wanted} threads cannot do any work", "use --threads 1 or more")
-    if wanted is None:
-        possible = possible_threads()
-        wanted = choose_threads(possible, _seconds) if measured else possible
+@contextmanager
+def working_threads(wanted: int | None = None, *, measured: bool = True) -> Iterator[None]:
+    """PyTorch's thread count inside the block: `wanted`, or what is possible and, if `measured`, fast.
+
+    Threads that sleep while they wait are not measured.
+    """
     import torch
 
-    torch.set_num_threads(wanted)
-    return wanted
+    if wanted is not None and wanted < 1:
+        raise ConfigError(f"{wanted} threads cannot do any work", "use --threads 1 or more")
+    before = torch.get_num_threads()
+    try:
+        if wanted is None:
+            possible = possible_threads()
+            wanted = choose_threads(possible, _seconds) if measured and _spinning() else possible
+        torch.set_num_threads(wanted)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _seconds(threads: int) -> float:
@@ -93,10 +104,14 @@ def _seconds(threads: int) -> float:
     return sorted(times[1:])[ROUNDS // 2]  # the first starts the threads
 
 
+def _spinning() -> bool:
+    return os.environ.get("OMP_WAIT_POLICY", "").lower() != SLEEPING
+
+
 def wait_without_spinning() -> None:
     """Let OpenMP's threads sleep while they wait, unless the environment says otherwise.
 
     OpenMP reads this when PyTorch is loaded, so only a process that is ours from the beginning can ask for it.
     """
     if "torch" not in sys.modules:
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        os.environ.setdefault("OMP_WAIT_POLICY", SLEEPING)

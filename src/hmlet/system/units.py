@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them."""
+"""Amounts of memory and time as people write them."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ def parse_bytes(memory: str) -> int:
         return int(float(number) * READ_UNITS[unit.upper()])
     except (ValueError, KeyError, OverflowError) as error:
         raise ConfigError(f"--memory {memory!r} is not a size", "write 80GB, say") from error
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it: "42 seconds", "3.5 minutes", "12 minutes", "2.1 hours"."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    value, unit = (seconds / 60, "minutes") if seconds < 90 * 60 else (seconds / 3600, "hours")
+    return f"{value:.0f} {unit}" if value >= 9.5 else f"{value:.1f} {unit}"

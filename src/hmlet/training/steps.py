@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -186,6 +187,27 @@ class GradientSteps:
         self.eager = eager
         if self.captures:
             self.graph, self.eager_steps = None, 0
+
+    def slowdown(self) -> float:
+        """How many times as long as now a step takes once the resting weights are trained; nothing moves."""
+        weights, drawn = self.model.weights(), self.generator.get_state()
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        times: dict[bool, list[float]] = {False: [], True: []}
+        for trained in (False, True, False, True):
+            for weight in weights:
+                weight.requires_grad_(trained)
+            began = time.perf_counter()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.batch_loss().backward(self.share)  # type: ignore[no-untyped-call]
+            times[trained].append(time.perf_counter() - began)
+        for weight in weights:
+            weight.requires_grad_(False)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.generator.set_state(drawn)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        return max(1.0, min(times[True]) / min(times[False]))
 
     def _look(self) -> None:
         if self.broken:

@@ -1,0 +1,178 @@
+"""How long a training takes: foretold from the pace of its parts, and shortened to fit a budget."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from hmlet.config import Recipe
+from hmlet.data import Dataset
+from hmlet.errors import ConfigError
+from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.units import duration
+from hmlet.training.learner import Learner
+
+Clock = Callable[[], float]
+WARM_UP = 4  # steps before the pace is taken: libraries choose algorithms, and on CUDA the step is captured
+RECENT = 50  # stretches of steps whose mean is the pace
+MEASURED_SECONDS, MEASURED_STEPS = 1.0, 20  # how long the pace of one kind of step is measured at most
+SAVED_BYTES = 200e6  # bytes that are written, flushed and hashed a second, cautiously
+RESERVE = 0.1  # of a budget, for a machine that becomes slower and for what comes before and after the training
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that each part of a training takes."""
+
+    start: float  # the graph, the model and its start
+    resting: float  # a step while every parameter but e⁰ rests
+    step: float  # any other step
+    validation: float
+    saving: float  # of the finished model
+
+    def total(self, recipe: Recipe, per_epoch: int) -> float:
+        """Seconds of a whole training with `per_epoch` steps an epoch; early stopping aside."""
+        return self.start + self.left(recipe, per_epoch, 0)
+
+    def left(self, recipe: Recipe, per_epoch: int, taken: int) -> float:
+        """Seconds from the moment that `taken` steps are done to the end."""
+        epochs, every = recipe.train.epochs, recipe.train.validate_every
+        steps, done = epochs * per_epoch, taken // per_epoch
+        resting = max(0, min(recipe.model.warmup, epochs) * per_epoch - taken)
+        validations = -(-epochs // every) - done // every if done < epochs else 0
+        trained = max(0, steps - taken) - resting
+        return resting * self.resting + trained * self.step + validations * self.validation + self.saving
+
+
+# -- while a model is trained -------------------------------------------------------------------------------------
+
+
+class Forecast:
+    """The pace of a training that is under way, and when it will end.
+
+    Steps are timed in stretches, between two calls of `stretch`; the device has to be done with them by then.
+    """
+
+    def __init__(
+        self, recipe: Recipe, per_epoch: int, taken: int, saving: float, clock: Clock = time.monotonic
+    ) -> None:
+        self.recipe, self.per_epoch, self.clock, self.saving = recipe, per_epoch, clock, saving
+        self.validation: float | None = None  # seconds of the last one
+        self.slowdown: float | None = None  # how many times as long as a resting step any other takes, if measured
+        self._first = self._taken = taken
+        self._since: float | None = None
+        self._stretches: dict[bool, deque[tuple[int, float]]] = {kind: deque(maxlen=RECENT) for kind in (True, False)}
+
+    @property
+    def warm(self) -> bool:
+        """Whether there is a pace yet."""
+        return any(self._stretches.values())
+
+    @property
+    def rests(self) -> bool:
+        """Whether no step has been seen yet of the kind that most steps are."""
+        return not self._stretches[False]
+
+    def stretch(self, taken: int) -> None:
+        """Take note that `taken` steps are done by now; a stretch lies within one epoch."""
+        now = self.clock()
+        if taken - self._first < WARM_UP:
+            return
+        if self._since is not None and taken > self._taken:
+            resting = self._taken < self.recipe.model.warmup * self.per_epoch
+            self._stretches[resting].append((taken - self._taken, now - self._since))
+        self._taken, self._since = taken, now
+
+    def validated(self, seconds: float) -> None:
+        """Take note of a validation, which just ended and was no step."""
+        self.validation = seconds
+        self.resume()
+
+    def resume(self) -> None:
+        """Take note that what happened since the last stretch was no step."""
+        if self._since is not None:
+            self._since = self.clock()
+
+    def left(self) -> float:
+        """Seconds from the last stretch to the end of the training."""
+        seen = {kind: _mean(stretches) for kind, stretches in self._stretches.items() if stretches}
+        resting = seen.get(True, seen.get(False, 0.0))
+        step = seen.get(False, resting * (self.slowdown or 1.0))
+        pace = Pace(0.0, resting, step, self.validation or 0.0, self.saving)
+        return pace.left(self.recipe, self.per_epoch, self._taken)
+
+
+def _mean(stretches: deque[tuple[int, float]]) -> float:
+    return sum(seconds for _, seconds in stretches) / sum(count for count, _ in stretches)
+
+
+# -- before a model is trained ------------------------------------------------------------------------------------
+
+
+def measure_pace(
+    data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks = ALONE, clock: Clock = time.monotonic
+) -> tuple[Pace, int]:
+    """The pace of a training, from a few steps and one validation of a model that is thrown away; steps an epoch."""
+    began = clock()
+    learner = Learner(data, recipe, device, ranks=ranks)
+    learner.start()
+    learner.synchronize()
+    start = clock() - began
+    learner.model.train()
+    resting = _seconds_of_a_step(learner, 0, clock)
+    step = _seconds_of_a_step(learner, recipe.model.warmup, clock) if recipe.model.warmup else resting
+    began = clock()
+    if learner.validates:
+        learner.evaluate(1)
+    learner.synchronize()
+    return Pace(start, resting, step, clock() - began, saving_seconds(learner)), learner.steps.per_epoch
+
+
+def _seconds_of_a_step(learner: Learner, epoch: int, clock: Clock) -> float:
+    steps, first = learner.steps, epoch * learner.steps.per_epoch
+    warm_up = 0 if learner.recipe.model.solved else 1 if learner.device.type == "cpu" else WARM_UP
+    for step in range(warm_up):
+        steps.take(first + step, epoch)
+    learner.synchronize()
+    began = clock()
+    for step in range(1, MEASURED_STEPS + 1):
+        steps.take(first + step, epoch)
+        learner.synchronize()
+        if learner.ranks.any(clock() - began >= MEASURED_SECONDS)[0]:
+            break
+    return (clock() - began) / step
+
+
+def saving_seconds(learner: Learner) -> float:
+    """About how long the finished model takes to save: its parameters, its factors and its layers."""
+    table, deep = learner.model.embedding, learner.recipe.model.depth if learner.recipe.train.save_layers else 0
+    return learner.ranks.size * table.nbytes * (3 + deep) / SAVED_BYTES
+
+
+def shortened(recipe: Recipe, epochs: int) -> Recipe:
+    """A recipe for fewer epochs that goes through the same schedule: step size, resting gates, τ and validations."""
+    train = recipe.train
+    if epochs == train.epochs:
+        return recipe
+    share = epochs / train.epochs
+    changes = {"epochs": epochs, "validate_every": max(1, round(train.validate_every * share))}
+    return recipe.model_copy(update={"train": train.model_copy(update=changes), "model": recipe.model.over(share)})
+
+
+def within_budget(recipe: Recipe, pace: Pace, per_epoch: int, seconds: float) -> Recipe:
+    """The recipe with as many of its epochs as fit into so many seconds."""
+    usable = seconds * (1 - RESERVE)
+    for epochs in range(recipe.train.epochs, 0, -1):
+        shorter = shortened(recipe, epochs)
+        if pace.total(shorter, per_epoch) <= usable:
+            return shorter
+    needed = pace.total(shortened(recipe, 1), per_epoch) / (1 - RESERVE)
+    raise ConfigError(
+        f"the budget is too small: one epoch takes {duration(needed)} with everything around it, and"
+        f" {duration(max(seconds, 0.0))} are left",
+        "raise --minutes, or make the model smaller with --set model.embedding_size=32",
+    )

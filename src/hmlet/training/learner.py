@@ -1,0 +1,88 @@
+"""A model with all that trains it: graph, operator and steps. The loop moves it; a forecast times it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hmlet.config import Recipe
+from hmlet.data import Dataset
+from hmlet.graph import Graph, propagator, training_graph
+from hmlet.graph.spectral import spectral_embedding
+from hmlet.models import Layers, Model, build
+from hmlet.ranking.evaluation import Evaluation, evaluate
+from hmlet.system.ranks import ALONE, Ranks
+from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
+from hmlet.training.steps import Steps, make_operator, make_steps
+
+SELECTION_K = 20
+
+
+class Learner:
+    """A model before its first step, and what a step and a validation need."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        recipe: Recipe,
+        device: torch.device,
+        watch: Profile | Unwatched = UNWATCHED,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.data, self.recipe, self.device, self.watch, self.ranks = data, recipe, device, watch, ranks
+        self.graph: Graph = training_graph(data)
+        initial = torch.Generator().manual_seed(recipe.seed)
+        self.model: Model = build(recipe.model, self.graph, initial).keep_columns(ranks).to(device)
+        self.operator = make_operator(recipe, self.model, self.graph, device)
+        self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
+        self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Replace the random e⁰ by singular vectors, found with float32 products and without self-loops, if the recipe
+        asks for them."""
+        if self.recipe.model.start != "spectral":
+            return
+        operator = self.operator
+        if self.model.self_loops or operator.storage is not None:
+            operator = propagator(self.graph, self.device, memory=self.recipe.train.graph_memory)
+        generator = torch.Generator().manual_seed(self.recipe.seed)
+        embedding_NC = self.model.embedding
+        embedding_NC.copy_(
+            spectral_embedding(operator.product, self.graph.n_users, embedding_NC, generator, self.ranks)
+        )
+
+    @torch.no_grad()
+    def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:
+        """The model as it is, on the validation part; training goes on as if nothing had happened."""
+        self.model.eval()
+        layers, own_NF = self.finished(epoch)
+        items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
+        factors = (own_NF[: self.model.n_users], items_IF)
+        evaluation = evaluate(factors, self.data, "valid", "train", SELECTION_K, self.ranks, self.width)
+        self.model.train()
+        return evaluation, layers
+
+    @torch.no_grad()
+    def finished(self, epoch: int) -> tuple[Layers, Tensor]:
+        """The layers and factors of the model as it is, the rank's own columns of them."""
+        how = replace(self.model.ranking_pass(epoch - 1, self.ranking_noise), ranks=self.ranks)
+        layers = self.model.propagate(self.operator, how)
+        return layers, layers.factors().float()
+
+    @property
+    def width(self) -> int:
+        """How many columns of the embeddings this process has."""
+        return self.model.embedding.shape[1]
+
+    @property
+    def validates(self) -> bool:
+        """Whether there is a validation part."""
+        return self.data.count("valid") > 0
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was asked for."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
