@@ -25,6 +25,7 @@ from hmlet.cli import main
 from hmlet.cli.analyze import analyze
 from hmlet.cli.compare import compare
 from hmlet.cli.evaluate import evaluate
+from hmlet.cli.finish import finish
 from hmlet.cli.plan import plan
 from hmlet.cli.recommend import export
 from hmlet.cli.report import report
@@ -42,6 +43,7 @@ TWINS = {
     "compare": compare,
     "evaluate": evaluate,
     "export": export,
+    "finish": finish,
     "fit": train,
     "plan": plan,
     "report": report,

@@ -16,7 +16,10 @@ def test_a_plan_of_sizes_alone(capsys: pytest.CaptureFixture[str]) -> None:
     cuda = ["--device", "cuda", "--devices", "8", "--memory", "141GB"]
     assert main(["plan", *SIZES, "--model", "lightgcn", *cuda, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"model", "device", "devices", "sizes", "bytes", "fits", "refused", "free", "changes"}
+    assert found.keys() == {
+        "model", "device", "devices", "sizes", "bytes", "fits", "refused", "free", "changes", "seconds"
+    }  # fmt: skip
+    assert found["seconds"] is None  # no device of this machine
     assert found["sizes"] == {"users": 10**8, "items": 10**7, "edges": 10**9}
     assert found["bytes"].keys() == {
         "graph", "table", "optimizer", "activations", "ranking", "start", "captured", "total"
@@ -51,6 +54,16 @@ def test_a_plan_of_a_data_set_says_what_to_change(capsys: pytest.CaptureFixture[
     assert any(line.startswith("--set model.embedding_size=") for line in lines)
     assert main(["plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "1GiB"]) == 0
     assert "It fits: " in capsys.readouterr().out
+
+
+def test_a_plan_for_this_machine_tells_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["--set", "train.epochs=2", "--set", "model.embedding_size=8", "--device", "cpu"]
+    assert main(["plan", "--users", "300", "--items", "200", "--edges", "3000", *short, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "hmlet-end"  # the default
+    assert 0.0 < found["seconds"] < 600.0
+    assert main(["plan", "--users", "300", "--items", "200", "--edges", "3000", *short]) == 0
+    assert "It takes about " in capsys.readouterr().out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

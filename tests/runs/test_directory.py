@@ -52,6 +52,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "gates.parquet": lambda path: Run.open(path).gates,
     "per_user.parquet": lambda path: Run.open(path).evaluate("test"),
     RECORD: lambda path: Run.open(path),
+    CHECKPOINT: lambda path: load_checkpoint(RunDirectory.open(path)),
 }
 
 

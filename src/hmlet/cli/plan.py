@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmlet.cli.console import Json, Model, Overrides, Preset, app, print_json, print_line, print_table, readable
+from hmlet.cli.console import Json, MaybeModel, Overrides, Preset, app, print_json, print_line, print_table, readable
+from hmlet.system.units import duration
 
 if TYPE_CHECKING:
     from hmlet import Plan
@@ -18,8 +19,8 @@ Count = Annotated[
 
 @app.command()
 def plan(
-    model: Model,
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")] = None,
+    model: MaybeModel = None,
     users: Count = None,
     items: Count = None,
     edges: Annotated[float | None, typer.Option(help="Training interactions, such as 1e9.", min=1, max=10**15)] = None,
@@ -34,15 +35,18 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The memory that training takes on each device, before anything starts, and what to change if it does not fit.
+    """The memory and the time that training takes, before anything starts, and what to change if it does not fit.
 
-    Example: hmlet plan --users 1e8 --items 1e7 --edges 1e9 --model hmlet-end --device cuda --devices 8 --memory 80GB
+    Example: hmlet plan debian --model lightgcn
+
+    Without the data: hmlet plan --users 1e8 --items 1e7 --edges 1e9 --device cuda --devices 8 --memory 80GB
     """
     import hmlet
+    from hmlet.api import DEFAULT
 
     found = hmlet.plan(
         data,
-        model,
+        model or DEFAULT,
         users=users,
         items=items,
         edges=edges,
@@ -77,7 +81,14 @@ def _tell(found: Plan) -> None:
     if found.changes:
         print_line("Any one of these makes it fit:")
         print_table(["change", "memory"], [[change.what, readable(change.total)] for change in found.changes])
-    elif not found.fits:
+    elif found.fits:
+        sooner = "; early stopping may end it sooner" if recipe.train.patience else ""
+        print_line(
+            "The time is unknown: it can only be measured on one device of this machine."
+            if found.seconds is None
+            else f"It takes about {duration(found.seconds)} on this machine{sooner}."
+        )
+    else:
         print_line("No number of devices, type or size of the model makes it fit.")
 
 

@@ -1,21 +1,24 @@
-"""Whether a training fits into memory, and what to change if it does not: `hmlet plan`."""
+"""Whether a training fits into memory, what to change if it does not, and how long it takes: `hmlet plan`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+
+import torch
 
 from hmlet.config import Recipe
 from hmlet.errors import DataError
 from hmlet.graph import require_edges
 from hmlet.system.ranks import Ranks
 from hmlet.system.units import parse_bytes, readable
+from hmlet.training.forecast import seconds_of
 from hmlet.training.loop import choose_device
 from hmlet.training.planning import Change, MemoryPlan, Sizes, changes, fits, free_memory, memory_plan
 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The memory that a training takes, the memory that there is, and what to change."""
+    """The memory that a training takes, the memory that there is, what to change, and the time."""
 
     recipe: Recipe
     sizes: Sizes
@@ -25,6 +28,7 @@ class Plan:
     free: int  # bytes of one device
     refused: str | None  # why no device can train a graph of this size
     changes: tuple[Change, ...]  # each one alone makes it fit; empty if it fits, or if nothing helps
+    seconds: float | None = None  # of the whole training; None if it cannot be measured here
 
     @property
     def fits(self) -> bool:
@@ -48,6 +52,7 @@ class Plan:
             "refused": self.refused,
             "free": self.free,
             "changes": [change.as_json() for change in self.changes],
+            "seconds": self.seconds,
         }
 
 
@@ -56,7 +61,8 @@ def plan_training(
 ) -> Plan:
     """Plan a training on `devices` ranks, each with `memory` ("80GB", or bytes), by default what is free here.
 
-    With `memory`, "cuda" needs no CUDA device on this machine.
+    With `memory`, "cuda" needs no CUDA device on this machine. The time is measured on this machine's device, so it is
+    known only without `memory`, for a single device that the training fits on.
     """
     ranks = Ranks(0, devices)
     ranks.require_columns(recipe.model.embedding_size)
@@ -64,7 +70,16 @@ def plan_training(
     need, refused = memory_plan(recipe, sizes, kind, ranks), _refusal(sizes)
     enough = fits(need.total, kind, devices, free)
     instead = () if enough or refused else tuple(changes(recipe, sizes, kind, devices, free))
-    return Plan(recipe, sizes, kind, devices, need, free, refused, instead)
+    here = enough and not refused and memory is None and devices == 1
+    seconds = _seconds(recipe, sizes, choose_device(device)) if here else None
+    return Plan(recipe, sizes, kind, devices, need, free, refused, instead, seconds)
+
+
+def _seconds(recipe: Recipe, sizes: Sizes, device: torch.device) -> float | None:
+    try:
+        return seconds_of(recipe, sizes.users, sizes.items, sizes.edges, device)
+    except DataError:  # too small to train on
+        return None
 
 
 def _refusal(sizes: Sizes) -> str | None:

@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
 import torch
 
 from hmlet.config import Recipe
-from hmlet.data import Dataset
+from hmlet.data import Dataset, Interactions, Vocabulary
 from hmlet.errors import ConfigError
+from hmlet.losses import build_loss
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.units import duration
 from hmlet.training.learner import Learner
@@ -176,3 +179,50 @@ def within_budget(recipe: Recipe, pace: Pace, per_epoch: int, seconds: float) ->
         f" {duration(max(seconds, 0.0))} are left",
         "raise --minutes, or make the model smaller with --set model.embedding_size=32",
     )
+
+
+# -- of sizes alone -----------------------------------------------------------------------------------------------
+
+# Nodes and interactions of the graph that stands for a larger one: a second's work, and enough to fill the device.
+STANDING_FOR = {"cpu": 100_000, "cuda": 5_000_000}
+
+
+def seconds_of(recipe: Recipe, users: int, items: int, edges: int, device: torch.device) -> float:
+    """About how long a training takes on data of these sizes: measured on random interactions, fewer where they are
+    many, and extrapolated. All of a step grows with the graph and the batch, ranking with users times items.
+
+    Raises DataError for sizes so small that no loss can be computed.
+    """
+    share = min(1.0, STANDING_FOR[device.type] / (users + items + edges))
+    batch = max(1, round(recipe.train.batch_size * share))
+    small = recipe.model_copy(update={"train": recipe.train.model_copy(update={"batch_size": batch})})
+    data = random_data(*(max(2, round(size * share)) for size in (users, items, edges)), seed=recipe.seed)
+    if not recipe.model.solved:
+        build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
+    pace, per_epoch = measure_pace(data, small, device)
+    propagated = min(pace.validation, pace.step)  # a pass over the graph, which is a part of either
+    whole = Pace(
+        start=pace.start / share,
+        resting=pace.resting / share,
+        step=pace.step / share,
+        validation=propagated / share + (pace.validation - propagated) / share**2,
+        saving=pace.saving / share,
+    )
+    return whole.total(recipe, per_epoch)
+
+
+def random_data(users: int, items: int, edges: int, seed: int) -> Dataset:
+    """A data set of about these sizes: random pairs for training, of which a few items are much liked, and for every
+    user one to validate on."""
+    rng = np.random.default_rng(seed)
+    user = np.concatenate([rng.integers(0, users, edges), np.arange(users)])
+    item = np.concatenate([(items * rng.random(edges) ** 2).astype(np.int64), rng.integers(0, items, users)])
+    part = np.repeat([0, 1], [edges, users]).astype(np.uint8)  # train and valid, as in PARTS
+    _, first = np.unique(user * items + item, return_index=True)
+    pairs = Interactions(
+        user[first].astype(np.int32),
+        item[first].astype(np.int32),
+        Vocabulary("user", pa.array(np.arange(users))),
+        Vocabulary("item", pa.array(np.arange(items))),
+    )
+    return Dataset("random", pairs, part[first])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hmlet.config import Recipe
+from hmlet.config.train import TrainConfig
 from hmlet.data import Csr, Dataset
 from hmlet.errors import TrainingError
 from hmlet.graph import Graph, propagator
@@ -71,6 +72,13 @@ def deterministic(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def learning_rate(train: TrainConfig, epoch: int) -> float:
+    """The step size in an epoch, counted from 0."""
+    if train.schedule == "constant":
+        return train.learning_rate
+    return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
 
 
 def batch_loss(
@@ -150,18 +158,12 @@ class GradientSteps:
     def _enter(self, epoch: int) -> None:
         """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
         self.temperature.fill_(self.model.temperature(epoch))
-        self.rate.fill_(self._learning_rate(epoch))
+        self.rate.fill_(learning_rate(self.recipe.train, epoch))
         trained = epoch >= self.recipe.model.warmup
         if any(weight.requires_grad != trained for weight in self.model.weights()):
             for weight in self.model.weights():
                 weight.requires_grad_(trained)
             self.graph, self.eager_steps = None, 0
-
-    def _learning_rate(self, epoch: int) -> float:
-        train = self.recipe.train
-        if train.schedule == "constant":
-            return train.learning_rate
-        return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
 
     def _step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

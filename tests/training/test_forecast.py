@@ -1,0 +1,308 @@
+"""How long a training takes, by a clock that the tests move; and which epochs fit into a budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from planted import checkerboard
+
+from hmlet import api
+from hmlet.cli import main
+from hmlet.config import Recipe, resolve
+from hmlet.errors import ConfigError, RunError
+from hmlet.models.hmlet import temperature
+from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
+from hmlet.runs.directory import RunDirectory
+from hmlet.training import loop, steps
+from hmlet.training.forecast import Forecast, Pace, measure_pace, random_data, seconds_of, shortened, within_budget
+from hmlet.training.learner import Learner
+from hmlet.training.loop import EpochEvent, StopTraining
+from hmlet.training.steps import learning_rate
+
+PACE = Pace(start=10.0, resting=1.0, step=3.0, validation=20.0, saving=5.0)
+
+
+def gated(*overrides: str) -> Recipe:
+    own = ["train.epochs=40", "train.validate_every=8", "model.gate_warmup=10", "train.schedule=cosine"]
+    return resolve("hmlet-end", overrides=[*own, *overrides])
+
+
+# -- the sum ------------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_training_is_the_sum_of_its_parts() -> None:
+    """10 epochs of 4 resting steps, 30 of 4 others, validations after 8, 16, … 40."""
+    assert PACE.total(gated(), 4) == 10 + 40 * 1 + 120 * 3 + 5 * 20 + 5
+    assert PACE.total(gated("train.epochs=41"), 4) == 10 + 40 * 1 + 124 * 3 + 6 * 20 + 5  # and after the last
+
+
+@pytest.mark.parametrize(
+    ("taken", "left"),
+    [(0, 505), (1, 504), (32, 8 + 360 + 80 + 5), (40, 360 + 80 + 5), (41, 357 + 80 + 5), (159, 3 + 20 + 5), (160, 5)],
+)
+def test_what_is_left_after_some_steps(taken: int, left: float) -> None:
+    assert PACE.left(gated(), 4, taken) == left
+
+
+# -- under way ----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def drive(told: Forecast, clock: Clock, steps: range, per_step: float) -> None:
+    """Take steps, and end epochs of four."""
+    for step in steps:
+        clock.now += per_step
+        if (step + 1) % 4 == 0:
+            told.stretch(step + 1)
+
+
+def test_a_forecast_learns_from_what_it_sees() -> None:
+    clock = Clock()
+    told = Forecast(gated(), 4, 0, saving=5.0, clock=clock)
+    drive(told, clock, range(4), 50.0)  # to warm up
+    assert not told.warm
+    drive(told, clock, range(4, 8), 1.0)
+    assert (told.warm, told.rests) == (True, True)
+    assert told.left() == 152 * 1.0 + 5.0  # all steps as those seen, and no validation known yet
+    told.slowdown = 3.0
+    assert told.left() == 32 * 1.0 + 120 * 3.0 + 5.0
+    clock.now += 20.0
+    told.validated(20.0)
+    assert told.left() == 32 * 1.0 + 120 * 3.0 + 5 * 20.0 + 5.0
+    drive(told, clock, range(8, 40), 1.0)
+    drive(told, clock, range(40, 44), 2.5)  # what was rehearsed gives way to what is seen
+    assert not told.rests
+    assert told.left() == pytest.approx(116 * 2.5 + 4 * 20.0 + 5.0)
+
+
+def test_a_resumed_training_is_foretold_from_where_it_goes_on() -> None:
+    clock = Clock()
+    told = Forecast(gated(), 4, 100, saving=0.0, clock=clock)
+    drive(told, clock, range(100, 108), 2.0)
+    assert told.left() == 52 * 2.0
+
+
+def test_the_recent_pace_counts() -> None:
+    clock = Clock()
+    told = Forecast(gated("train.epochs=1000", "model.gate_warmup=0"), 4, 0, saving=0.0, clock=clock)
+    drive(told, clock, range(400), 1.0)
+    drive(told, clock, range(400, 600), 10.0)
+    assert told.left() == pytest.approx(3400 * 10.0)
+
+
+# -- a budget -----------------------------------------------------------------------------------------------------
+
+
+def test_a_shorter_recipe_goes_through_the_same_schedule() -> None:
+    recipe = gated()
+    assert shortened(recipe, 40) is recipe
+    half = shortened(recipe, 20)
+    assert (half.train.epochs, half.train.validate_every, half.model.warmup) == (20, 4, 5)
+    assert half.flat()["model.temperature_speed"] == 2.0
+    assert Recipe.from_toml(half.to_toml()) == half
+    one = shortened(recipe, 1)
+    assert (one.train.epochs, one.train.validate_every, one.model.warmup) == (1, 1, 0)
+    learners = [Learner(checkerboard(), each, torch.device("cpu")) for each in (recipe, half)]
+    for epoch in (0, 5, 19):
+        long, short = (
+            (each.model.temperature(at), learning_rate(each.recipe.train, at))
+            for each, at in zip(learners, (2 * epoch, epoch), strict=True)
+        )
+        assert long == short
+    assert learners[0].model.temperature(7) == temperature("text", 7)
+
+
+def test_as_many_epochs_as_fit() -> None:
+    assert within_budget(gated(), PACE, 4, 10_000.0) == gated()
+    shorter = within_budget(gated(), PACE, 4, 400.0)
+    assert PACE.total(shorter, 4) <= 360.0 < PACE.total(shortened(gated(), shorter.train.epochs + 2), 4)
+    with pytest.raises(ConfigError, match=r"one epoch takes 52 seconds .*, and 30 seconds are left: raise --minutes"):
+        within_budget(gated(), PACE, 4, 30.0)
+
+
+TINY = ["train.epochs=30", "train.batch_size=64", "train.validate_every=3", "model.embedding_size=8"]
+
+
+def tiny(*more: str, model: str = "bpr") -> Recipe:
+    return resolve(model, overrides=[*TINY, "train.checkpoint_seconds=0", *more])
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which a step takes a second, as far as budgets go."""
+    monkeypatch.setattr(loop, "measure_pace", lambda *arguments: (Pace(0.0, 1.0, 1.0, 0.0, 0.0), 8))
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_budget_decides_the_epochs_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def stop(event: EpochEvent) -> None:
+        if event["epoch"] == 5:
+            raise StopTraining
+
+    with caplog.at_level(logging.INFO, "hmlet"), pytest.raises(StopTraining):
+        api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.52, listener=stop)
+    assert "10 of 30 epochs fit into the budget" in caplog.text
+    with pytest.raises(RunError, match="exists already"):
+        api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.52)
+    run = api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=99, resume=True)
+    assert run.recipe == shortened(tiny(), 10)
+    assert run.record.epochs == 10
+    plain = api.fit(checkerboard(), run.recipe, tmp_path / "plain", device="cpu")
+    assert all(torch.equal(a, b) for a, b in zip(run.factors, plain.factors, strict=True))
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_budget_that_is_too_small_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = checkerboard().save(tmp_path / "board")
+    command = ["train", str(place), "--model", "bpr", "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert main([*command, *(part for each in TINY for part in ("--set", each)), "--minutes", "0.1"]) == 2
+    assert "error: the budget is too small: one epoch takes 9 seconds" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_machine_that_becomes_slower_ends_in_time_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound, late = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: sound() + late[0])
+
+    def dawdle(event: EpochEvent) -> None:
+        late[0] += 20.0 if event["epoch"] >= 3 else 0.0
+
+    run = api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.6, listener=dawdle)
+    assert 3 < run.record.epochs < 10
+    assert run.record.note == f"the budget ended it after {run.record.epochs} of 10 epochs"
+
+
+def test_the_pace_is_measured_on_a_model_that_is_thrown_away() -> None:
+    recipe = tiny("model.gate_warmup=2", "model.gate_hidden=[8]", model="hmlet-end")
+    pace, per_epoch = measure_pace(checkerboard(), recipe, torch.device("cpu"))
+    assert per_epoch == 8
+    assert min(pace.start, pace.resting, pace.step, pace.validation, pace.saving) > 0.0
+
+
+def test_sizes_stand_for_data() -> None:
+    data = random_data(50, 30, 400, seed=1)
+    assert (data.n_users, data.n_items) == (50, 30)
+    assert 200 < data.count("train") <= 400
+    assert 0 < data.count("valid") <= 50
+    assert seconds_of(tiny(), 5000, 3000, 300_000, torch.device("cpu")) > 0.0
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+def test_the_time_is_told_and_what_is_rehearsed_for_it_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    how = tiny("model.gate_warmup=3", "model.gate_hidden=[8]", 'model.gate_ranking="noisy"', model="hmlet-end")
+    quiet = loop.fit(checkerboard(), how, tmp_path / "quiet", device="cpu")
+    rehearsed: list[float] = []
+    sound = steps.GradientSteps.slowdown
+
+    def slowdown(self: steps.GradientSteps) -> float:
+        rehearsed.append(sound(self))
+        return rehearsed[-1]
+
+    monkeypatch.setattr(steps.GradientSteps, "slowdown", slowdown)
+    for name, value in {"FORETOLD_AFTER": 0.0, "RECONSIDERED": 0.0, "LONG": 0.0}.items():
+        monkeypatch.setattr(loop, name, value)
+    with caplog.at_level(logging.INFO, "hmlet"):
+        told = loop.fit(checkerboard(), how, tmp_path / "told", device="cpu")
+    assert len(rehearsed) == 1
+    assert "this run takes about " in caplog.messages[0]
+    assert caplog.messages[0].endswith("early stopping may end it sooner")
+    assert all(torch.equal(a, b) for a, b in zip(told.factors(), quiet.factors(), strict=True))
+
+
+# -- the end of an interrupted run --------------------------------------------------------------------------------
+
+
+def interrupted(out: Path, recipe: Recipe, after: int) -> None:
+    def stop(event: EpochEvent) -> None:
+        if event["epoch"] == after:
+            raise StopTraining
+
+    with pytest.raises(StopTraining):
+        api.fit(checkerboard(), recipe, out, device="cpu", listener=stop)
+
+
+def test_finish_keeps_the_best_model_of_an_interrupted_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted(tmp_path / "run", tiny(), 8)
+    saved = load_checkpoint(RunDirectory.open(tmp_path / "run"))
+    assert saved is not None
+    assert main(["finish", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    run = api.Run.open(tmp_path / "run")
+    assert f"best epoch {saved[1]['best_epoch']} of 7" in capsys.readouterr().out
+    assert (run.record.epochs, run.record.note) == (7, "ended by hmlet finish after 7 of 30 epochs")
+    assert torch.equal(run.directory.weights()["embedding"], saved[0]["best.embedding"])
+    assert run.evaluate("valid").metrics["ndcg"] == pytest.approx(saved[1]["best_value"], abs=1e-12)
+    assert not (tmp_path / "run" / CHECKPOINT).exists()
+    assert main(["finish", str(tmp_path / "run")]) == 2
+    assert "is finished already: use it as it is" in capsys.readouterr().err
+
+
+def test_finish_without_a_validation_keeps_the_last_model(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", tiny("train.validate_every=10"), 2)
+    saved = load_checkpoint(RunDirectory.open(tmp_path / "run"))
+    assert saved is not None
+    run = api.finish(tmp_path / "run", device="cpu")
+    assert (run.record.best_epoch, run.record.valid) == (1, None)
+    assert torch.equal(run.directory.weights()["embedding"], saved[0]["model.embedding"])
+
+
+def test_finish_needs_a_checkpoint(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", tiny("train.checkpoint_seconds=60"), 2)
+    with pytest.raises(RunError, match="has no checkpoint yet: train it with"):
+        api.finish(tmp_path / "run")
+
+
+# -- more epochs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [None, 2])
+def test_an_extended_run_is_the_longer_one(stopped: int | None, tmp_path: Path) -> None:
+    out, short, long = tmp_path / "run", tiny("train.epochs=6"), tiny("train.epochs=12")
+    if stopped is None:
+        api.fit(checkerboard(), short, out, device="cpu").evaluate()
+    else:
+        interrupted(out, short, stopped)
+    run = api.fit(checkerboard(), out=out, device="cpu", extend=True)
+    whole = api.fit(checkerboard(), long, tmp_path / "whole", device="cpu")
+    assert run.recipe == long
+    assert run.record.epochs == 12
+    assert [row["loss"] for row in run.metrics] == [row["loss"] for row in whole.metrics]
+    assert all(torch.equal(a, b) for a, b in zip(run.factors, whole.factors, strict=True))
+    assert run.evaluate().metrics == whole.evaluate().metrics  # that of the shorter run is gone
+
+
+def test_what_cannot_be_extended_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = checkerboard().save(tmp_path / "board")
+
+    def refusal(out: Path, *more: str) -> str:
+        assert main(["train", str(place), "--out", str(out), "--device", "cpu", "--extend", *more]) == 2
+        return capsys.readouterr().err
+
+    api.fit(place, tiny("train.epochs=2", "train.schedule=cosine"), tmp_path / "cosine", device="cpu")
+    assert "falls along a cosine" in (said := refusal(tmp_path / "cosine"))
+    assert "train a new run with --set train.epochs=4 and another --out" in said
+    api.fit(place, tiny("train.epochs=2"), tmp_path / "run", device="cpu")
+    assert "has 2 epochs already" in refusal(tmp_path / "run", "--set", "train.epochs=2")
+    changes = ["--set", "train.epochs=4", "--set", "train.l2=0.5"]
+    assert "changes the number of epochs alone: train.l2 is" in refusal(tmp_path / "run", *changes)
+    (tmp_path / "run" / CHECKPOINT).unlink()
+    assert "has no checkpoint" in refusal(tmp_path / "run")
+    assert "does not exist" in refusal(tmp_path / "nowhere")
+    assert api.Run.open(tmp_path / "run").record.epochs == 2
