@@ -2,7 +2,7 @@
 
 Each training is a process of its own; its median epoch is read from metrics.jsonl. "spinning" sets OpenMP's default way
 to wait and PyTorch's default number of threads, as before hmlet.system.threads. Both ways take turns, alone and beside
-as many busy loops as there are cores. Other load on the machine counts as part of "alone": the load average is recorded.
+as many busy loops as there are cores. Other load on the machine is part of "alone": the load average is recorded.
 
     python benchmarks/bench_threads.py --dataset debian --json
     python benchmarks/bench_threads.py --dataset debian --epochs 2 --rounds 1 --set model.embedding_size=8 --json
@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -72,7 +73,7 @@ def _epoch(options: argparse.Namespace, way: str, cores: int) -> float:
             environment["GOMP_SPINCOUNT"] = SPINS
         subprocess.run(command, env=environment, check=True, capture_output=True)
         ends = [json.loads(line)["seconds"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    durations = [end - begin for begin, end in zip(ends, ends[1:-1], strict=False)]  # the last has the validation
+    durations = [end - begin for begin, end in pairwise(ends[:-1])]  # the last has the validation
     return statistics.median(durations or ends)
 
 

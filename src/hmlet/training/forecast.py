@@ -196,7 +196,8 @@ def seconds_of(recipe: Recipe, users: int, items: int, edges: int, device: torch
     share = min(1.0, STANDING_FOR[device.type] / (users + items + edges))
     batch = max(1, round(recipe.train.batch_size * share))
     small = recipe.model_copy(update={"train": recipe.train.model_copy(update={"batch_size": batch})})
-    data = random_data(*(max(2, round(size * share)) for size in (users, items, edges)), seed=recipe.seed)
+    few_users, few_items, few_edges = (max(2, round(size * share)) for size in (users, items, edges))
+    data = random_data(few_users, few_items, few_edges, recipe.seed)
     if not recipe.model.solved:
         build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
     pace, per_epoch = measure_pace(data, small, device)
