@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from hmlet.analysis.result import Analysis
     from hmlet.api import Run, analyze, compare, evaluate, export, finish, fit, plan, report, resolve, serve, tune
     from hmlet.config import Recipe
+    from hmlet.config.listing import ModelSummary, list_models
     from hmlet.data import Dataset
     from hmlet.errors import HmletError
     from hmlet.ranking.evaluation import Evaluation
     from hmlet.ranking.statistics import Comparison
     from hmlet.reproduction import Reproduction, reproduce
+    from hmlet.selection import FirstTry, Leaderboard, leaderboard, try_file
     from hmlet.training.capacity import Plan
     from hmlet.tuning import Tuning
 
@@ -28,7 +30,10 @@ _HOMES = {
     "Comparison": "hmlet.ranking.statistics",
     "Dataset": "hmlet.data",
     "Evaluation": "hmlet.ranking.evaluation",
+    "FirstTry": "hmlet.selection",
     "HmletError": "hmlet.errors",
+    "Leaderboard": "hmlet.selection",
+    "ModelSummary": "hmlet.config.listing",
     "Plan": "hmlet.training.capacity",
     "Recipe": "hmlet.config",
     "Reproduction": "hmlet.reproduction",
@@ -40,11 +45,14 @@ _HOMES = {
     "export": "hmlet.api",
     "finish": "hmlet.api",
     "fit": "hmlet.api",
+    "leaderboard": "hmlet.selection",
+    "list_models": "hmlet.config.listing",
     "plan": "hmlet.api",
     "report": "hmlet.api",
     "reproduce": "hmlet.reproduction",
     "resolve": "hmlet.api",
     "serve": "hmlet.api",
+    "try_file": "hmlet.selection",
     "tune": "hmlet.api",
 }
 
@@ -53,7 +61,10 @@ __all__ = [
     "Comparison",
     "Dataset",
     "Evaluation",
+    "FirstTry",
     "HmletError",
+    "Leaderboard",
+    "ModelSummary",
     "Plan",
     "Recipe",
     "Reproduction",
@@ -66,11 +77,14 @@ __all__ = [
     "export",
     "finish",
     "fit",
+    "leaderboard",
+    "list_models",
     "plan",
     "report",
     "reproduce",
     "resolve",
     "serve",
+    "try_file",
     "tune",
 ]
 

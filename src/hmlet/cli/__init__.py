@@ -17,12 +17,15 @@ from hmlet.cli import (
     doctor,
     evaluate,
     finish,
+    leaderboard,
+    models,
     plan,
     recommend,
     report,
     reproduce,
     serve,
     train,
+    try_file,
     tune,
 )
 from hmlet.cli.console import app, print_line, remarks, report_error, settle_streams, speaks
@@ -37,12 +40,15 @@ _COMMANDS = (
     doctor,
     evaluate,
     finish,
+    leaderboard,
+    models,
     plan,
     recommend,
     report,
     reproduce,
     serve,
     train,
+    try_file,
     tune,
 )  # they register themselves when they are imported
 GRACE = 3.0  # seconds

@@ -10,7 +10,7 @@ from hmlet.errors import DataError
 ROLES = ("user", "item", "rating", "timestamp", "user_name", "item_name")
 
 # Spelling variants are one guess: case, spaces, hyphens and underscores do not count.
-_GUESSES = {
+GUESSES = {
     role: words.split()
     for role, words in {
         "user": "user userid uid username reviewerid customerid customer visitorid memberid accountid",
@@ -61,11 +61,11 @@ class Columns:
     def _guessed(self, role: str, header: Sequence[str], shown: str, otherwise: str) -> int | None:
         if role not in self.needed + self.welcome:
             return None
-        spellings = [_plain(name) for name in header]
-        at = next((spellings.index(guess) for guess in _GUESSES[role] if guess in spellings), None)
+        spellings = [plain(name) for name in header]
+        at = next((spellings.index(guess) for guess in GUESSES[role] if guess in spellings), None)
         if at is None and role in self.needed:
             raise DataError(
-                f"{shown} has no column that looks like the {role}; its columns are {_listed(header)}",
+                f"{shown} has no column that looks like the {role}; its columns are {listed(header)}",
                 f"name it with {self._option(role)}" + (otherwise if role in ("user", "item") else ""),
             )
         return at
@@ -76,7 +76,7 @@ class Columns:
         if count != 1:
             problem = "has no column" if count == 0 else f"has {count} columns named"
             raise DataError(
-                f"{shown} {problem} {name!r}; its columns are {_listed(header)}",
+                f"{shown} {problem} {name!r}; its columns are {listed(header)}",
                 f"name the right one with {self._option(role)}",
             )
         return list(header).index(name)
@@ -89,16 +89,18 @@ class NamesColumns(Columns):
         """The positions of the two; nobody else's flag would help to find them."""
         if [list(header).count(name) for name in ("id", "name")] != [1, 1]:
             raise DataError(
-                f"{shown} has not one column `id` and one `name`; its columns are {_listed(header)}",
+                f"{shown} has not one column `id` and one `name`; its columns are {listed(header)}",
                 "give a file of names the header id,name",
             )
         return {"user": list(header).index("id"), "item": list(header).index("name")}
 
 
-def _listed(header: Sequence[str]) -> str:
+def listed(header: Sequence[str]) -> str:
+    """The names of columns for a message, the first twenty of many."""
     shown = [repr(name if len(name) <= 40 else name[:37] + "...") for name in header[:20]]
     return ", ".join(shown) + (f" and {len(header) - 20} more" if len(header) > 20 else "")
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name without what its spellings differ in: case, spaces, hyphens, underscores."""
     return "".join(letter for letter in name.lower() if letter not in " _-.")

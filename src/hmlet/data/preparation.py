@@ -16,10 +16,13 @@ import pyarrow as pa
 
 from hmlet.data.columns import Columns
 from hmlet.data.dataset import PARTS, Dataset
+from hmlet.data.guessing import Guess, guess_columns
 from hmlet.data.interactions import Interactions, Vocabulary
 from hmlet.data.splits import DEFAULT_SPLIT, SplitRule, assign, k_core
 from hmlet.errors import ConfigError, DataError, MissingExtra
 from hmlet.system.progress import Advance, silent
+
+SAMPLED_ROWS = 20_000  # of a file whose columns are guessed
 
 
 def prepare(
@@ -65,6 +68,12 @@ def prepare(
     advance(1, 4, "naming")
     interactions = _with_names(interactions, user_names, item_names)
     return _finish(interactions, part, options, name or _name_of(paths), advance)
+
+
+def guess_file(file: Path | str, columns: Columns, *, format: str | None = None, delimiter: str | None = None) -> Guess:
+    """The columns of an interaction file that were given, and a guess for the others from its first rows."""
+    sample = _readers().sample_file(Path(file), format, delimiter, SAMPLED_ROWS)
+    return Guess(columns) if sample is None else guess_columns(sample, str(file), columns)
 
 
 def prepare_frame(

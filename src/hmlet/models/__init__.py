@@ -23,8 +23,10 @@ from hmlet.models.wrmf import WRMF
 
 __all__ = [
     "DEFAULT",
+    "FLOOR",
     "MODELS",
     "NOISE_FREE",
+    "QUICK",
     "GraphModelConfig",
     "Layers",
     "Model",
@@ -40,6 +42,8 @@ __all__ = [
 MODELS: dict[str, type[Model]] = {}
 """Every model by its name; HMLET's variants are four names of one."""
 DEFAULT = "hmlet-end"
+FLOOR = "popularity"  # what every personal recommendation has to beat
+QUICK = (FLOOR, "itemknn", "ease", "gf-cf", "lightgcn", DEFAULT)  # the models of `hmlet try`
 Registered = TypeVar("Registered", bound=type[Model])
 
 

@@ -33,7 +33,8 @@ class ModelConfig(Section):
     """What every model has, and what is known of it before there is a graph."""
 
     family: ClassVar[str]  # the name of its files among the recipes
-    summary: ClassVar[str] = ""  # one line for `hmlet models`
+    kind: ClassVar[str] = "factorisation"  # for `hmlet models`: factorisation, graph or closed form
+    summary: ClassVar[str] = ""  # one line for `hmlet models`; by default the first of the docstring
     solved: ClassVar[bool] = False  # an epoch is one `Model.solve` instead of gradient steps on a loss
     losses: ClassVar[tuple[str, ...] | None] = None  # the losses that can train it; None: every loss
     splits: ClassVar[bool] = True  # whether ranks can share its columns
@@ -88,6 +89,7 @@ class ModelConfig(Section):
 class GraphModelConfig(ModelConfig):
     """What every model that propagates over the graph has."""
 
+    kind: ClassVar[str] = "graph"
     propagates: ClassVar[bool] = True
 
     layers: Depth = 4

@@ -185,6 +185,22 @@ def variants(material: Material) -> Drawn | None:
         return _finish(figure, "variants", "Where to put the gates", see)
 
 
+def standings(rows: Sequence[tuple[str, float, tuple[float, float]]], label: str, see: str) -> Drawn:
+    """Models from best to worst, each a point with its interval: (model, value, interval). The first one leads."""
+    with _sheet(height=1.0 + 0.3 * len(rows)) as (figure, (axis,)):
+        best = rows[0][1]
+        axis.axvline(best, color=BLUE, linewidth=1, linestyle="--")
+        for at, (_, value, (low, high)) in enumerate(rows):
+            colour, marker = (BLUE, "D") if at == 0 else (INK, "o")
+            error = [[max(0.0, value - low)], [max(0.0, high - value)]]
+            axis.errorbar(value, at, xerr=error, color=colour, marker=marker, markersize=6, capsize=3, linewidth=1.6)
+        axis.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axis.set(xlabel=label, ylim=(len(rows) - 0.5, -0.5))
+        axis.margins(x=0.05)
+        axis.grid(axis="y", visible=False)
+        return _finish(figure, "standings", "Models side by side", see)
+
+
 def deciles(material: Material) -> Drawn | None:
     """Class shares by degree decile, and the paper's for Amazon-Book below."""
     run = material.analysed

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hmlet.data.columns import Columns
+from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import ID_ROLES, Format, Source
 from hmlet.data.text import LONGEST_LINE, TextFile
 from hmlet.errors import DataError
@@ -66,6 +68,26 @@ class Delimited(Format):
             untyped=frozenset(ID_ROLES),
             expected=layout.rows,
         )
+
+    def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn]:
+        separator = delimiter or _separator_of(text, self.separator)
+        next(text.blocks(), None)  # checks the encoding
+        with text.path.open(encoding="utf-8", newline="") as file:
+            try:
+                lines = list(islice(filter(None, csv.reader(file, delimiter=separator)), rows + 1))
+            except csv.Error:  # reading the file says where
+                lines = []
+        if not lines:
+            return []
+        header, *others = lines
+        whole = [fields for fields in others if len(fields) == len(header)]  # reading the file refuses the others
+        columns = [SampledColumn(name, [fields[at] for fields in whole]) for at, name in enumerate(header)]
+        if whole and all(_is_number(column.name) or column.name in column.values for column in columns):
+            shown = separator.join(header)
+            raise text.fault(
+                1, f"{shown[:60]!r} looks like data, not like column names", "add a first line such as user,item"
+            )
+        return columns
 
 
 class CSV(Delimited):
@@ -141,6 +163,14 @@ def _separator_of(text: TextFile, usual: str) -> str:
     bare = re.sub(rb'"[^"]*"', b"", header)  # a character in quotes separates nothing
     found = max(_OTHER_SEPARATORS, key=lambda each: bare.count(each.encode()))
     return found if usual.encode() not in bare and found.encode() in bare else usual
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _fields(row: bytes, separator: str) -> list[str]:

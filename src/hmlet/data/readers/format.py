@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from hmlet.data.columns import Columns
+from hmlet.data.guessing import SampledColumn
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
 
@@ -51,6 +52,10 @@ class Format(ABC):
     @abstractmethod
     def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
         """The rows of a file under the names of their roles; a file that breaks the format is a DataError."""
+
+    def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn] | None:
+        """The first rows of every column, for a guess at their roles; None where columns have no names."""
+        return None
 
     def explain(self, text: TextFile, error: BaseException) -> DataError:
         """The error for a file that Polars could not read."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import glob
 import json
 import re
+from itertools import islice
 
 import polars as pl
 
 from hmlet.data.columns import Columns
+from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import ID_ROLES, Format, Source, check_type
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
@@ -38,6 +40,17 @@ class JsonLines(Format):
         rows = pl.scan_ndjson(path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
         integers = frozenset(role for role in ID_ROLES if schema[names[role]].is_integer())
         return Source(text.shown, rows, names, lambda row: f"line {_line_of_object(text, row)}", integers)
+
+    def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn]:
+        next(text.blocks(), None)  # checks the encoding
+        objects = []
+        with text.path.open(encoding="utf-8") as file:
+            for number, line in enumerate(islice(filter(str.strip, file), rows), 1):
+                if problem := _problem(line, {}):
+                    raise text.fault(number, *problem)
+                objects.append(json.loads(line))
+        names = dict.fromkeys(name for each in objects for name in each)
+        return [SampledColumn(name, [each.get(name) for each in objects]) for name in names]
 
     def explain(self, text: TextFile, error: BaseException) -> DataError:
         """The error for the first bad line, which Polars does not name."""

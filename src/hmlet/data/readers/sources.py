@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from hmlet.data.columns import Columns, NamesColumns
+from hmlet.data.guessing import SampledColumn
 from hmlet.data.interactions import Interactions, Vocabulary, merge
 from hmlet.data.readers import FORMATS
 from hmlet.data.readers.format import ID_ROLES, Format, Source, typed_source
@@ -53,6 +54,15 @@ def read_files(
         untyped.append(source.untyped)
         described.append(FileRead(file=path.name, format=used.name, rows=rows, below_min_rating=rows - frame.height))
     return _encode(frames, untyped, described, min_rating)
+
+
+def sample_file(path: Path, format: str | None, delimiter: str | None, rows: int) -> list[SampledColumn] | None:
+    """The first rows of every column of a file; None where its format has no columns."""
+    require_file(path)
+    used = _named_format(format) if format else format_of(path)
+    used.check_options(path, delimiter)
+    with open_text(path) as text:
+        return used.sample(text, delimiter, rows)
 
 
 def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) -> Interactions:

@@ -1,0 +1,57 @@
+"""`hmlet leaderboard`: every model on one data set, within a budget of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
+
+if TYPE_CHECKING:
+    from hmlet import Leaderboard
+
+
+@app.command()
+def leaderboard(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    out: Annotated[Path, typer.Option(help="The directory of the runs and the page; call again to go on.")],
+    minutes: Annotated[float, typer.Option(help="The time that all models have together.")] = 15.0,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only this model, repeatable; by default every model.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Find the best model for a data set: train each with its default recipe, the cheapest first, and compare them.
+
+    Validation NDCG@20 chooses the best model. p is of the paired t-test of users' test NDCG@20 against the best.
+    Call it again to go on: finished runs are kept, and an unfinished one is resumed.
+
+    Example: hmlet leaderboard debian --out board --minutes 10
+
+    Example: hmlet leaderboard debian --out board --model lightgcn --model bpr
+    """
+    import hmlet
+
+    board = hmlet.leaderboard(data, out, minutes=minutes, models=model or [], device=device, progress=progress)
+    if as_json:
+        print_json(board.as_json())
+    else:
+        print_board(board)
+
+
+def print_board(board: Leaderboard) -> None:
+    """The table, what it says, and what to do next."""
+    if board.ranked:
+        print_table(board.columns, [row.cells() for row in board.ranked])
+    for row in board.rows:
+        if row.note:
+            note(f"{row.model}: {row.note}")
+    print_line()
+    print_line(board.conclusion())
+    if board.page is not None:
+        print_line(f"{board.page} has every metric with its interval")
+    if board.serve is not None:
+        print_line(f"Serve the best model: {board.serve}")

@@ -1,0 +1,242 @@
+"""leaderboard(): train every model within a budget, the cheapest first, and rank what finished.
+
+The run directories are the only state. So a call that is stopped, or runs out of time, goes on when it is made again:
+finished runs are kept, and an unfinished one is resumed.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hmlet.config import Recipe, Shape, resolution
+from hmlet.data import Dataset
+from hmlet.data.catalog import known_name, load
+from hmlet.data.record import is_prepared, read_record
+from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError
+from hmlet.graph.work import FLOAT, Rates
+from hmlet.models import FLOOR, MODELS
+from hmlet.runs.directory import RunDirectory
+from hmlet.runs.finished import FinishedRun
+from hmlet.runs.record import RECORD
+from hmlet.selection.board import Entry, K, Leaderboard, rank
+from hmlet.system.files import put
+from hmlet.system.locks import held
+from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.training.floor import step_parts
+from hmlet.training.loop import EpochEvent, Interrupted, StopTraining, choose_device, fit
+from hmlet.training.planning import Sizes
+
+PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"
+LEAST_SHARE = 0.1  # of the time that a model needs, below which its result would say nothing about it
+# What a common device does, for an estimate that only has to order the models; runs correct it as they finish.
+RATES = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}
+log = logging.getLogger(__name__)
+
+
+def leaderboard(
+    data: Dataset | Path | str,
+    out: Path | str,
+    *,
+    minutes: float = 15.0,
+    models: Sequence[str] = (),
+    device: str = "auto",
+    progress: Progress = hidden,
+) -> Leaderboard:
+    """Train every model, or those named, with its default recipe, and rank them by validation: `hmlet leaderboard`.
+
+    Example: hmlet.leaderboard("debian", "board", minutes=10).best
+
+    Models run cheapest first until `minutes` are over. A model that fails, or has no time left, is a row with the
+    reason. Call it again with the same `out` to go on: finished runs are kept, an unfinished one is resumed.
+    """
+    started = time.monotonic()
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes {minutes:g} is not a positive number", "use --minutes 15, say")
+    place = Path(out)
+    _require_own(place)
+    dataset = _loaded(data, progress)
+    _require_same_data(dataset, place)
+    entering = contestants(dataset, models, choose_device(device).type)
+    with held(place / LOCK, kind=RunError):
+        dataset = _kept(dataset, place)
+        contest = _Contest(dataset, place, device, started + 60 * minutes, entering)
+        with progress(f"leaderboard on {dataset.name}") as advance:
+            contest.hold(advance)
+        rows = rank(contest.entries, {name: MODELS[name].Config.kind for name in MODELS}, contest.notes)
+        return _with_page(Leaderboard(dataset.name, place, rows, place / PAGE))
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model, its recipe for the data, and a rough cost in seconds, which is 0 for a model that is solved."""
+
+    name: str
+    recipe: Recipe
+    cost: float
+
+
+def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Contestant]:
+    """The models to train, the cheapest first; the floor is always among them."""
+    names = list(dict.fromkeys(models)) or list(MODELS)
+    if FLOOR in MODELS and FLOOR not in names:
+        names.append(FLOOR)
+    found = []
+    for name in names:
+        recipe = resolution.resolve(name, dataset=known_name(data), shape=Shape.of(data), device=device)
+        found.append(Contestant(name, recipe, estimated_seconds(recipe, Sizes.of(data), device)))
+    return sorted(found, key=lambda each: (each.cost, each.recipe.train.epochs, each.name != FLOOR))
+
+
+def estimated_seconds(recipe: Recipe, sizes: Sizes, device: str) -> float:
+    """A rough time of a training: its steps, by the bytes and operations of one; 0 for a model that is solved."""
+    if recipe.model.solved:
+        return 0.0
+    train = recipe.train
+    storage = 2 if device == "cuda" and train.precision == "bfloat16" else FLOAT
+    step = sum(part.seconds(RATES[device]) for part in step_parts(recipe, sizes.nodes, sizes.edges, storage))
+    return step * train.epochs * math.ceil(sizes.edges / train.batch_size)
+
+
+class _Contest:
+    """The models on their way: what finished, and why others did not."""
+
+    def __init__(
+        self, data: Dataset, out: Path, device: str, deadline: float, contestants: Sequence[Contestant]
+    ) -> None:
+        self.data, self.out, self.device, self.deadline, self.contestants = data, out, device, deadline, contestants
+        self.entries: dict[str, Entry] = {}
+        self.notes: dict[str, str] = {}
+
+    def hold(self, advance: Advance) -> None:
+        for at, each in enumerate(self.contestants):
+            advance(at, len(self.contestants), self._text(each.name))
+            try:
+                self._enter(each, at, advance)
+            except Interrupted:
+                raise
+            except StopTraining:
+                self.notes[each.name] = "stopped: the time is over; run the command again to go on"
+            except (HmletError, MemoryError, torch.OutOfMemoryError) as error:
+                self.notes[each.name] = f"failed: {error or type(error).__name__}"
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        advance(len(self.contestants), len(self.contestants), self._text("done"))
+
+    def _enter(self, each: Contestant, at: int, advance: Advance) -> None:
+        """Train a model unless it has been, and evaluate it."""
+        path = self.out / RUNS / each.name
+        before = RunDirectory.open(path) if (path / RECORD).is_file() else None
+        if before is None or not before.finished:
+            if (reason := self._no_time_for(each)) is not None:
+                self.notes[each.name] = reason
+                return
+
+            def listen(event: EpochEvent) -> None:
+                epoch, last = event["epoch"], event["epochs"]
+                advance(at + epoch / last, len(self.contestants), self._text(f"{each.name}, epoch {epoch} of {last}"))
+                if epoch < last and time.monotonic() > self.deadline:
+                    raise StopTraining
+
+            recipe = each.recipe if before is None else before.recipe()
+            fit(self.data, recipe, path, device=self.device, resume=True, listener=listen)
+        run = FinishedRun.open(path)
+        shortened = run.recipe.train.epochs < each.recipe.train.epochs
+        self.entries[each.name] = Entry(run, run.evaluate("valid", k=K), run.evaluate("test", k=K), shortened)
+
+    def _no_time_for(self, each: Contestant) -> str | None:
+        """Why a model is not started, if so."""
+        left, need = self.deadline - time.monotonic(), each.cost * self._correction()
+        if left <= 0:
+            return "skipped: no time left; run the command again to add it"
+        if self._share(each, left) < LEAST_SHARE * need:
+            return f"skipped: it needs about {_shown(need)}, and {_shown(left)} are left; run again with more --minutes"
+        return None
+
+    def _share(self, each: Contestant, left: float) -> float:
+        """The seconds that a model may take of those left: as large a part as its cost is of all that are to come."""
+        to_come = [one.cost for one in self.contestants if one.name not in {*self.entries, *self.notes}]
+        return left * each.cost / sum(to_come) if each.cost else left
+
+    def _correction(self) -> float:
+        """How much longer than estimated the finished runs took; nothing is known before the first."""
+        costs = {each.name: each.cost for each in self.contestants}
+        trained = [(costs[name], entry.run) for name, entry in self.entries.items() if costs[name]]
+        shares = [(cost * run.record.epochs / run.recipe.train.epochs, run) for cost, run in trained]
+        estimated = sum(cost for cost, _ in shares)
+        return sum(run.record.timings.training_seconds for _, run in shares) / estimated if estimated else 0.0
+
+    def _text(self, doing: str) -> str:
+        worth = {name: entry.valid.metrics["ndcg"] for name, entry in self.entries.items()}
+        best = max(worth, key=lambda name: worth[name], default=None)
+        return doing if best is None else f"{doing}  best so far {best} {worth[best]:.4f}"
+
+
+def _require_own(place: Path) -> None:
+    """Refuse a directory that holds something else."""
+    names = set(os.listdir(place)) if place.is_dir() else set()
+    if names and not names & {RUNS, DATA, LOCK}:
+        raise RunError(f"{place} is not a leaderboard's directory, and it is not empty", "choose another --out")
+
+
+def _loaded(data: Dataset | Path | str, progress: Progress) -> Dataset:
+    """The data set, which has something to select on and something to test on."""
+    if isinstance(data, Dataset):
+        dataset = data
+    else:
+        with progress(f"loading {data}") as advance:
+            dataset = load(data, advance=advance)
+    for part in ("valid", "test"):
+        if not dataset.count(part):
+            raise NothingHeldOut(
+                f"{dataset.name} has nothing in the {part} part, and a leaderboard needs it",
+                "prepare it with a --split that holds some interactions out",
+            )
+    return dataset
+
+
+def _kept(data: Dataset, place: Path) -> Dataset:
+    """The data set at a place where every run finds it again: data in memory is saved beside the runs, once."""
+    if data.reference is not None:
+        return data
+    if not (place / DATA).exists():
+        data.save(place / DATA)
+    return Dataset.load(place / DATA)
+
+
+def _require_same_data(data: Dataset, place: Path) -> None:
+    """Refuse a directory that has other data, or runs on it."""
+    runs = [RunDirectory.open(record.parent) for record in sorted((place / RUNS).glob(f"*/{RECORD}"))]
+    before = {run.record.data.fingerprint for run in runs}
+    if is_prepared(place / DATA):
+        before.add(read_record(place / DATA).fingerprint)
+    for fingerprint in before - {data.fingerprint}:
+        raise RunError(
+            f"{place} is about other data ({fingerprint[:12]} there, {data.fingerprint[:12]} here)",
+            "choose another --out",
+        )
+
+
+def _with_page(board: Leaderboard) -> Leaderboard:
+    """The leaderboard with its page written, or without one where the plotting library is missing."""
+    try:
+        from hmlet.selection.page import render
+    except ImportError as error:
+        log.warning("the leaderboard has no page (%s is missing): pip install 'hmlet[report]'", error.name)
+        return Leaderboard(board.data, board.out, board.rows, None)
+    assert board.page is not None
+    put(board.page, render(board).encode())
+    return board
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
