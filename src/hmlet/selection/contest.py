@@ -36,6 +36,7 @@ from hmlet.training.loop import EpochEvent, Interrupted, StopTraining, choose_de
 from hmlet.training.planning import Sizes
 
 PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"
+OVERRUN = 0.05  # of the budget: a model that is nearly done may end
 LEAST_SHARE = 0.1  # of the time that a model needs, below which its result would say nothing about it
 # What a common device does, for an estimate that only has to order the models; runs correct it as they finish.
 RATES = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}
@@ -68,7 +69,7 @@ def leaderboard(
     entering = contestants(dataset, models, choose_device(device).type)
     with held(place / LOCK, kind=RunError):
         dataset = _kept(dataset, place)
-        contest = _Contest(dataset, place, device, started + 60 * minutes, entering)
+        contest = _Contest(dataset, place, device, started, 60 * minutes, entering)
         with progress(f"leaderboard on {dataset.name}") as advance:
             contest.hold(advance)
         rows = rank(contest.entries, {name: MODELS[name].Config.kind for name in MODELS}, contest.notes)
@@ -110,9 +111,16 @@ class _Contest:
     """The models on their way: what finished, and why others did not."""
 
     def __init__(
-        self, data: Dataset, out: Path, device: str, deadline: float, contestants: Sequence[Contestant]
+        self,
+        data: Dataset,
+        out: Path,
+        device: str,
+        started: float,
+        budget: float,
+        contestants: Sequence[Contestant],
     ) -> None:
-        self.data, self.out, self.device, self.deadline, self.contestants = data, out, device, deadline, contestants
+        self.data, self.out, self.device, self.contestants = data, out, device, contestants
+        self.deadline, self.stop_at = started + budget, started + (1 + OVERRUN) * budget
         self.entries: dict[str, Entry] = {}
         self.notes: dict[str, str] = {}
 
@@ -144,7 +152,7 @@ class _Contest:
             def listen(event: EpochEvent) -> None:
                 epoch, last = event["epoch"], event["epochs"]
                 advance(at + epoch / last, len(self.contestants), self._text(f"{each.name}, epoch {epoch} of {last}"))
-                if epoch < last and time.monotonic() > self.deadline:
+                if epoch < last and time.monotonic() > self.stop_at:
                     raise StopTraining
 
             recipe = each.recipe if before is None else before.recipe()
