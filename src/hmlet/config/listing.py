@@ -32,5 +32,5 @@ def list_models() -> list[ModelSummary]:
         config = model.Config
         summary = config.summary or (inspect.getdoc(config) or "").partition("\n")[0]
         losses = tuple(LOSSES) if config.losses is None else config.losses
-        found.append(ModelSummary(name, config.kind, summary, losses))
+        found.append(ModelSummary(name, config.kind(), summary, losses))
     return found

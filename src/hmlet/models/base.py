@@ -33,7 +33,6 @@ class ModelConfig(Section):
     """What every model has, and what is known of it before there is a graph."""
 
     family: ClassVar[str]  # the name of its files among the recipes
-    kind: ClassVar[str] = "factorisation"  # for `hmlet models`: factorisation, graph or closed form
     summary: ClassVar[str] = ""  # one line for `hmlet models`; by default the first of the docstring
     solved: ClassVar[bool] = False  # an epoch is one `Model.solve` instead of gradient steps on a loss
     losses: ClassVar[tuple[str, ...] | None] = None  # the losses that can train it; None: every loss
@@ -50,6 +49,13 @@ class ModelConfig(Section):
     """Standard deviation of the embeddings before training: 0.1 in the authors' program."""
     start: Literal["random", "spectral"] = "random"
     """e⁰ before training: random numbers, or the leading singular vectors of the normalised interactions."""
+
+    @classmethod
+    def kind(cls) -> str:
+        """What kind of model it is: one that propagates over the graph, a factorisation, or a closed form."""
+        if cls.propagates:
+            return "graph"
+        return "factorisation" if "embedding_size" in cls.model_fields else "closed form"
 
     @property
     def depth(self) -> int:
@@ -89,7 +95,6 @@ class ModelConfig(Section):
 class GraphModelConfig(ModelConfig):
     """What every model that propagates over the graph has."""
 
-    kind: ClassVar[str] = "graph"
     propagates: ClassVar[bool] = True
 
     layers: Depth = 4

@@ -72,7 +72,7 @@ def leaderboard(
         contest = _Contest(dataset, place, device, started, 60 * minutes, entering)
         with progress(f"leaderboard on {dataset.name}") as advance:
             contest.hold(advance)
-        rows = rank(contest.entries, {name: MODELS[name].Config.kind for name in MODELS}, contest.notes)
+        rows = rank(contest.entries, {name: MODELS[name].Config.kind() for name in MODELS}, contest.notes)
         return _with_page(Leaderboard(dataset.name, place, rows, place / PAGE))
 
 
