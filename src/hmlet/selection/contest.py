@@ -94,7 +94,7 @@ def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Conte
     for name in names:
         recipe = resolution.resolve(name, dataset=known_name(data), shape=Shape.of(data), device=device)
         found.append(Contestant(name, recipe, estimated_seconds(recipe, Sizes.of(data), device)))
-    return sorted(found, key=lambda each: (each.cost, each.recipe.train.epochs, each.name != FLOOR))
+    return sorted(found, key=lambda each: (each.cost, each.name != FLOOR, each.recipe.train.epochs))
 
 
 def estimated_seconds(recipe: Recipe, sizes: Sizes, device: str) -> float:
