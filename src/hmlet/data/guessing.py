@@ -123,10 +123,8 @@ def guess_columns(sample: Sequence[SampledColumn], shown: str, given: Columns) -
         "rating": lambda column: column.numbers is not None,
     }
     for role, fits in suits.items():
-        if role not in guess.reasons:
-            named = [column for column in _unused(sample, guess) if fits(column)]
-            if (column := _by_name(role, named)) is not None:
-                guess = guess.taking(role, column, BY_NAME)
+        if role not in guess.reasons and (column := _by_name(role, _unused(sample, guess), fits)) is not None:
+            guess = guess.taking(role, column, BY_NAME)
     unused = _unused(sample, guess)
     times = [column for column in unused if column.is_time()]
     wanted = sum(role not in guess.reasons for role in ("user", "item"))
@@ -143,13 +141,19 @@ def _unused(sample: Sequence[SampledColumn], guess: Guess) -> list[SampledColumn
     return [column for column in sample if column.name not in taken]
 
 
-def _by_name(role: str, columns: Sequence[SampledColumn]) -> SampledColumn | None:
-    """The column whose whole name is usual for a role, or else the one with a usual word in it; ids before names."""
+def _by_name(
+    role: str, columns: Sequence[SampledColumn], fits: Callable[[SampledColumn], bool]
+) -> SampledColumn | None:
+    """The column whose whole name is usual for a role, or else the one with a usual word in it; ids before names.
+
+    Values have to fit, except under a usual name of users or items: reading the file says what is wrong with those.
+    """
+    certain = columns if role in ("user", "item") else [column for column in columns if fits(column)]
     for usual in GUESSES[role]:
-        for column in columns:
+        for column in certain:
             if plain(column.name) == usual:
                 return column
-    worded = [column for column in columns if column.tokens & WORDS[role]]
+    worded = [column for column in columns if fits(column) and column.tokens & WORDS[role]]
     return min(worded, key=lambda column: bool(column.tokens & WORDS["name"]), default=None)
 
 
