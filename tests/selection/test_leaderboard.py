@@ -134,12 +134,12 @@ def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path: Path) -> Non
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_a_model_that_needs_far_more_than_its_share_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_needs_far_more_than_is_left_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest._Contest, "_correction", lambda self: 1e9)
     board = hmlet.leaderboard(checkerboard(), tmp_path / "out", models=["chance", "lightgcn"], device="cpu")
     assert board.best is not None
     note = by_name(board)["lightgcn"].note
-    assert re.fullmatch(r"skipped: it needs about \d+ min, and 15 min are left; run again with more --minutes", note)
+    assert re.fullmatch(r"skipped: it needs about \d+ min, and 15 min are left; run the command again to add it", note)
 
 
 def test_a_stopped_call_goes_on(board: Leaderboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ from hmlet.training.planning import Sizes
 
 PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"
 OVERRUN = 0.05  # of the budget: a model that is nearly done may end
-LEAST_SHARE = 0.1  # of the time that a model needs, below which its result would say nothing about it
+LEAST_SHARE = 0.25  # of the time that a model needs, below which its result would say little about it
 # What a common device does, for an estimate that only has to order the models; runs correct it as they finish.
 RATES = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}
 log = logging.getLogger(__name__)
@@ -166,22 +166,20 @@ class _Contest:
         left, need = self.deadline - time.monotonic(), each.cost * self._correction()
         if left <= 0:
             return "skipped: no time left; run the command again to add it"
-        if self._share(each, left) < LEAST_SHARE * need:
-            return f"skipped: it needs about {_shown(need)}, and {_shown(left)} are left; run again with more --minutes"
+        if left < LEAST_SHARE * need:
+            return (
+                f"skipped: it needs about {_shown(need)}, and {_shown(left)} are left; run the command again to add it"
+            )
         return None
 
-    def _share(self, each: Contestant, left: float) -> float:
-        """The seconds that a model may take of those left: as large a part as its cost is of all that are to come."""
-        to_come = [one.cost for one in self.contestants if one.name not in {*self.entries, *self.notes}]
-        return left * each.cost / sum(to_come) if each.cost else left
-
     def _correction(self) -> float:
-        """How much longer than estimated the finished runs took; nothing is known before the first."""
+        """How much longer than estimated the last run took, which is the nearest in cost; 0 before there is one."""
         costs = {each.name: each.cost for each in self.contestants}
         trained = [(costs[name], entry.run) for name, entry in self.entries.items() if costs[name]]
-        shares = [(cost * run.record.epochs / run.recipe.train.epochs, run) for cost, run in trained]
-        estimated = sum(cost for cost, _ in shares)
-        return sum(run.record.timings.training_seconds for _, run in shares) / estimated if estimated else 0.0
+        if not trained:
+            return 0.0
+        cost, run = trained[-1]
+        return run.record.timings.training_seconds * run.recipe.train.epochs / (cost * run.record.epochs)
 
     def _text(self, doing: str) -> str:
         worth = {name: entry.valid.metrics["ndcg"] for name, entry in self.entries.items()}
