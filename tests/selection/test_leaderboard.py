@@ -19,7 +19,7 @@ from hmlet import Leaderboard, Run
 from hmlet.cli import main
 from hmlet.errors import ConfigError, NothingHeldOut, RunError
 from hmlet.models import FLOOR, MODELS
-from hmlet.selection import contest
+from hmlet.selection import Row, Scores, contest
 
 NAMES = ["chance", "absent", "lightgcn"]
 
@@ -51,8 +51,19 @@ def test_the_model_that_learns_the_data_wins(board: Leaderboard) -> None:
     chance = by_name(board)["chance"]
     assert chance.p < 0.001
     assert board.rows[0].p is None
-    assert board.conclusion().startswith("lightgcn is best on validation. It differs from every other model")
+    assert board.conclusion() == "lightgcn is best on validation. On test it is ahead of every other model (p < 0.05)."
     assert re.fullmatch(r"<Leaderboard on checkerboard: \d of \d models, best lightgcn>", repr(board))
+
+
+def test_the_conclusion_says_who_did_better_or_as_well_on_test() -> None:
+    def row(model: str, ndcg: float, p: float | None) -> Row:
+        scores = Scores({"ndcg": ndcg}, {"ndcg": (ndcg, ndcg)})
+        return Row(model, "graph", 1.0, scores, scores, p, Path(model))
+
+    rows = row("a", 0.2, None), row("b", 0.3, 0.01), row("c", 0.21, 0.4), row("d", 0.1, 0.001), Row("e", "graph")
+    assert Leaderboard("data", Path("out"), rows, None).conclusion() == (
+        "a is best on validation. On test b did better (p < 0.05). On test c cannot be told from it (p ≥ 0.05)."
+    )
 
 
 def test_its_numbers_are_those_of_the_runs(board: Leaderboard) -> None:

@@ -126,10 +126,20 @@ class Leaderboard:
             return "No model finished."
         best, *others = self.ranked
         text = f"{best.model} is best on validation."
-        unclear = [row.model for row in others if row.p is not None and row.p >= SIGNIFICANT]
+        clear = [row for row in others if row.p is not None and row.p < SIGNIFICANT]
+        ahead = [row.model for row in clear if _test(row) > _test(best)]
+        unclear = [row.model for row in others if row not in clear]
+        if ahead:
+            text += f" On test {' and '.join(ahead)} did better (p < {SIGNIFICANT})."
         if unclear:
-            return f"{text} The test part does not tell it from {' or '.join(unclear)} (p ≥ {SIGNIFICANT})."
-        return f"{text} It differs from every other model on test (p < {SIGNIFICANT})." if others else text
+            text += f" On test {' and '.join(unclear)} cannot be told from it (p ≥ {SIGNIFICANT})."
+        if others and not ahead and not unclear:
+            text += f" On test it is ahead of every other model (p < {SIGNIFICANT})."
+        return text
+
+
+def _test(row: Row) -> float:
+    return 0.0 if row.test is None else row.test.means[SELECTED_BY]
 
 
 def rank(entries: Mapping[str, Entry], kinds: Mapping[str, str], notes: Mapping[str, str]) -> tuple[Row, ...]:

@@ -16,7 +16,7 @@ def render(board: Leaderboard) -> str:
     sections: list[tuple[str, list[str | None]]] = [
         ("Results", [_standings(ranked), _next(board)] if ranked else []),
         ("Every metric", [_scores_table(ranked)] if ranked else []),
-        ("Not in the table", [_notes_table(unranked)] if unranked else []),
+        ("Without a result", [_notes_table(unranked)] if unranked else []),
     ]
     return document(f"Which model is best on {board.data}?", board.conclusion(), sections)
 
@@ -67,13 +67,15 @@ def _with_interval(scores: Scores, name: str) -> Cell:
 def _next(board: Leaderboard) -> str:
     best = board.rows[0]
     commands = [
-        ("serve the best model over HTTP, with a page to explore it", str(board.serve)),
-        ("look at it closely", f"hmlet report {best.run} --out report.html"),
+        ("Serve the best model over HTTP, with a page to explore it:", str(board.serve)),
+        ("Write a report about it:", f"hmlet report {best.run} --out report.html"),
     ]
-    listed = "".join(f"<p class=see>{escape(what)}</p><pre>{escape(command)}</pre>" for what, command in commands)
+    listed = "".join(
+        f'<p class="see">{escape(what)}</p><pre class="command">{escape(command)}</pre>' for what, command in commands
+    )
     return f'<div class="card"><h3>What to do next</h3>{listed}</div>\n'
 
 
 def _notes_table(rows: list[Row]) -> str:
-    see = "These models have no result yet."
-    return table("Why not", see, ["model", "reason"], [[row.model, row.note] for row in rows], wide=True, words=True)
+    see = "Run the command again to add the models that were skipped or stopped."
+    return table("Reasons", see, ["model", "reason"], [[row.model, row.note] for row in rows], wide=True, words=True)
