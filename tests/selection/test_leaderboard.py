@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -146,17 +147,38 @@ def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path: Path) -> Non
 
 
 def test_a_model_that_needs_far_more_than_is_left_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest._Contest, "_correction", lambda self: 1e9)
+    monkeypatch.setattr(contest._Contest, "_need", lambda self, each: 1e9 * each.cost)
     board = hmlet.leaderboard(checkerboard(), tmp_path / "out", models=["chance", "lightgcn"], device="cpu")
     assert board.best is not None
     note = by_name(board)["lightgcn"].note
-    assert re.fullmatch(r"skipped: it needs about \d+ min, and 15 min are left; run the command again to add it", note)
+    assert re.fullmatch(
+        r"skipped: it needs about \d+ hours, and 15 minutes are left; run the command again to add it", note
+    )
+
+
+def test_a_model_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last model may take all that is left; one before it, what its cost is of the rest. Solving is not cut."""
+    given: dict[str, float | None] = {}
+    real = contest.fit
+
+    def watched(data: Any, recipe: Any, out: Path, *, deadline: float | None, **options: Any) -> Any:
+        given[out.name] = None if deadline is None else deadline - time.monotonic()
+        return real(data, recipe, out, deadline=deadline, **options)
+
+    monkeypatch.setattr(contest, "fit", watched)
+    found = hmlet.leaderboard(checkerboard(), tmp_path / "out", models=["chance", "bpr", "lightgcn"], device="cpu")
+    assert given["chance"] is None
+    costs = {each.name: each.cost for each in contest.contestants(checkerboard(), ["bpr", "lightgcn"], "cpu")}
+    share = costs["bpr"] / (costs["bpr"] + costs["lightgcn"])
+    assert given["bpr"] == pytest.approx(900 * max(share, contest.LEAST_OF_LEFT), rel=0.05)
+    assert given["lightgcn"] == pytest.approx(900, rel=0.1)
+    assert [row.note for row in found.ranked] == [""] * len(found.ranked)
 
 
 def test_a_stopped_call_goes_on(board: Leaderboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        ticks = count(0, 1.0)  # a second passes whenever somebody looks
+        ticks = count(time.monotonic(), 1.0)  # a second passes whenever somebody looks
         patch.setattr(contest, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
         stopped = hmlet.leaderboard(checkerboard(), out, models=["lightgcn"], minutes=0.2, device="cpu")
     assert by_name(stopped)["lightgcn"].note == "stopped: the time is over; run the command again to go on"

@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from hmlet.selection.board import Entry, K, Leaderboard, rank
 from hmlet.system.files import put
 from hmlet.system.locks import held
 from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.system.threads import working_threads
+from hmlet.system.units import duration
 from hmlet.training.floor import step_parts
 from hmlet.training.loop import EpochEvent, Interrupted, StopTraining, choose_device, fit
 from hmlet.training.planning import Sizes
@@ -38,6 +41,7 @@ from hmlet.training.planning import Sizes
 PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"
 OVERRUN = 0.05  # of the budget: a model that is nearly done may end
 LEAST_SHARE = 0.25  # of the time that a model needs, below which its result would say little about it
+LEAST_OF_LEFT = 0.1  # of the time that is left, which the next model may always take
 # What a common device does, for an estimate that only has to order the models; runs correct it as they finish.
 RATES = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}
 log = logging.getLogger(__name__)
@@ -66,11 +70,13 @@ def leaderboard(
     _require_own(place)
     dataset = _loaded(data, progress)
     _require_same_data(dataset, place)
-    entering = contestants(dataset, models, choose_device(device).type)
+    kind = choose_device(device).type
+    entering = contestants(dataset, models, kind)
     with held(place / LOCK, kind=RunError):
         dataset = _kept(dataset, place)
         contest = _Contest(dataset, place, device, started, 60 * minutes, entering)
-        with progress(f"leaderboard on {dataset.name}") as advance:
+        threads = working_threads() if kind == "cpu" else nullcontext()
+        with progress(f"leaderboard on {dataset.name}") as advance, threads:
             contest.hold(advance)
         rows = rank(contest.entries, {name: MODELS[name].Config.kind() for name in MODELS}, contest.notes)
         return _with_page(Leaderboard(dataset.name, place, rows, place / PAGE))
@@ -156,30 +162,42 @@ class _Contest:
                     raise StopTraining
 
             recipe = each.recipe if before is None else before.recipe()
-            fit(self.data, recipe, path, device=self.device, resume=True, listener=listen)
+            ends = time.monotonic() + self._allowance(each) if each.cost else None  # what is solved is never shortened
+            fit(self.data, recipe, path, device=self.device, resume=True, deadline=ends, listener=listen)
         run = FinishedRun.open(path)
         shortened = run.recipe.train.epochs < each.recipe.train.epochs
         self.entries[each.name] = Entry(run, run.evaluate("valid", k=K), run.evaluate("test", k=K), shortened)
 
     def _no_time_for(self, each: Contestant) -> str | None:
         """Why a model is not started, if so."""
-        left, need = self.deadline - time.monotonic(), each.cost * self._correction()
+        left, need = self.deadline - time.monotonic(), self._need(each)
         if left <= 0:
             return "skipped: no time left; run the command again to add it"
         if left < LEAST_SHARE * need:
             return (
-                f"skipped: it needs about {_shown(need)}, and {_shown(left)} are left; run the command again to add it"
+                f"skipped: it needs about {duration(need)}, and {duration(left)} are left;"
+                " run the command again to add it"
             )
         return None
 
-    def _correction(self) -> float:
-        """How much longer than estimated the last run took, which is the nearest in cost; 0 before there is one."""
-        costs = {each.name: each.cost for each in self.contestants}
-        trained = [(costs[name], entry.run) for name, entry in self.entries.items() if costs[name]]
+    def _allowance(self, each: Contestant) -> float:
+        """The seconds that a model may take: as large a part of those left as its cost is of all that are to come.
+
+        A part that would say little about the model is made larger, at the expense of the models after it.
+        """
+        left = self.deadline - time.monotonic()
+        to_come = sum(one.cost for one in self.contestants if one.name not in {*self.entries, *self.notes})
+        return min(left, max(left * each.cost / to_come, LEAST_SHARE * self._need(each), LEAST_OF_LEFT * left))
+
+    def _need(self, each: Contestant) -> float:
+        """The seconds of a model's whole schedule, by what the last one took; 0 before there is one."""
+        trained = [one for one in self.contestants if one.cost and one.name in self.entries]
         if not trained:
             return 0.0
-        cost, run = trained[-1]
-        return run.record.timings.training_seconds * run.recipe.train.epochs / (cost * run.record.epochs)
+        last = trained[-1]
+        record = self.entries[last.name].run.record
+        seconds = record.timings.training_seconds * last.recipe.train.epochs / record.epochs
+        return each.cost * seconds / last.cost
 
     def _text(self, doing: str) -> str:
         worth = {name: entry.valid.metrics["ndcg"] for name, entry in self.entries.items()}
@@ -242,7 +260,3 @@ def _with_page(board: Leaderboard) -> Leaderboard:
     assert board.page is not None
     put(board.page, render(board).encode())
     return board
-
-
-def _shown(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
