@@ -41,6 +41,7 @@ CASES: dict[str, list[str]] = {
         "hmlet-end", *SETTINGS, *GATES, "model.readout=layerwise", "train.l2_weights=true", "model.gate_ranking=noisy",
     ],
     "random gates": ["hmlet-front", *SETTINGS, *GATES, "model.gate_choice=random"],
+    "spectral start": ["hmlet-end", *SETTINGS, *GATES, "model.start=spectral"],
 }  # fmt: skip
 
 
