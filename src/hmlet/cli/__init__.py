@@ -28,9 +28,8 @@ from hmlet.cli import (
     try_file,
     tune,
 )
-from hmlet.cli.console import app, print_line, remarks, report_error, settle_streams, speaks
+from hmlet.cli.console import app, print_line, remarks, report_error, settle_streams, speaks, wait_without_spinning
 from hmlet.errors import ConfigError, HmletError, LostRank
-from hmlet.system.threads import wait_without_spinning
 from hmlet.version import VERSION
 
 app.add_typer(data.app, name="data", no_args_is_help=False)

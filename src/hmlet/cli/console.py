@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hmlet.system.progress import Advance
-from hmlet.system.units import readable
+from hmlet.system.threads import wait_without_spinning
+from hmlet.system.units import duration, readable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -29,6 +30,7 @@ __all__ = [
     "Overrides",
     "Preset",
     "app",
+    "duration",
     "given",
     "note",
     "print_json",
@@ -40,6 +42,7 @@ __all__ = [
     "report_error",
     "settle_streams",
     "speaks",
+    "wait_without_spinning",
 ]
 
 app = typer.Typer(

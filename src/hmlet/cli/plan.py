@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmlet.cli.console import Json, MaybeModel, Overrides, Preset, app, print_json, print_line, print_table, readable
-from hmlet.system.units import duration
+from hmlet.cli.console import (
+    Json,
+    MaybeModel,
+    Overrides,
+    Preset,
+    app,
+    duration,
+    print_json,
+    print_line,
+    print_table,
+    readable,
+)
 
 if TYPE_CHECKING:
     from hmlet import Plan
