@@ -34,7 +34,7 @@ class Entry:
     run: FinishedRun
     valid: Evaluation
     test: Evaluation
-    shortened: bool  # whether its schedule was cut to fit the budget
+    wanted_epochs: int  # of its default recipe; a run that was cut to fit the budget has fewer
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,15 @@ def rank(entries: Mapping[str, Entry], kinds: Mapping[str, str], notes: Mapping[
                 test=test[at],
                 p=t_test(values, others) if at else None,
                 run=entry.run.directory.path,
-                note="shortened to fit the time" if entry.shortened else "",
+                note=_shortening(entry),
             )
         )
     return (*rows, *(Row(name, kinds[name], note=note) for name, note in notes.items()))
+
+
+def _shortening(entry: Entry) -> str:
+    epochs = entry.run.recipe.train.epochs
+    return f"shortened to {epochs} of {entry.wanted_epochs} epochs" if epochs < entry.wanted_epochs else ""
 
 
 def _scores(evaluations: Sequence[Evaluation]) -> list[Scores]:

@@ -165,8 +165,8 @@ class _Contest:
             ends = time.monotonic() + self._allowance(each) if each.cost else None  # what is solved is never shortened
             fit(self.data, recipe, path, device=self.device, resume=True, deadline=ends, listener=listen)
         run = FinishedRun.open(path)
-        shortened = run.recipe.train.epochs < each.recipe.train.epochs
-        self.entries[each.name] = Entry(run, run.evaluate("valid", k=K), run.evaluate("test", k=K), shortened)
+        valid, test = (run.evaluate(part, k=K) for part in ("valid", "test"))
+        self.entries[each.name] = Entry(run, valid, test, each.recipe.train.epochs)
 
     def _no_time_for(self, each: Contestant) -> str | None:
         """Why a model is not started, if so."""
