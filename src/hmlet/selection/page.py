@@ -39,7 +39,6 @@ def _scores_table(rows: tuple[Row, ...]) -> str:
         *(f"test {title}" for title in titles),
         "p against the best",
         "training",
-        "",
     ]
     cells: list[list[object]] = []
     for row in rows:
@@ -49,9 +48,8 @@ def _scores_table(rows: tuple[Row, ...]) -> str:
         model = row.model if row.p is not None else Cell(f'<span class="yes">{escape(row.model)}</span>')
         scores = [_with_interval(part, name) for part in (row.valid, row.test) for name in TABLE]
         p = "–" if row.p is None else p_value(row.p)
-        cells.append([model, *scores, p, duration(row.seconds), row.note])
-    if not any(row.note for row in rows):
-        columns, cells = columns[:-1], [line[:-1] for line in cells]
+        shortened = escape(row.note.removeprefix("shortened to "))
+        cells.append([model, *scores, p, Cell(f'{duration(row.seconds)}<br><span class="range">{shortened}</span>')])
     see = (
         "Means over users with their 95 % intervals. Validation chooses the model; the test part only measures it. "
         "p is of the paired t-test of test NDCG, not corrected for the number of models."
