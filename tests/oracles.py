@@ -259,3 +259,38 @@ def hashed(number: int, key: int) -> int:
 
 def keeps(edge: int, rate: float, key: int) -> bool:
     return hashed(edge, key) >= min(round(rate * 2**32), 2**32 - 1)
+
+
+# The closed forms: W of the binary interactions R (U × I), so that scores are R W
+
+
+def item_knn(dense_UI: Array, neighbours: int, shrinkage: float) -> Array:
+    """Shrunk cosines, of which each column keeps its largest."""
+    shared_II = dense_UI.T @ dense_UI
+    weights_II = np.zeros_like(shared_II)
+    for j in range(len(shared_II)):
+        cosine_I = np.zeros(len(shared_II))
+        for i in range(len(shared_II)):
+            if i != j and shared_II[i, j]:
+                cosine_I[i] = shared_II[i, j] / (math.sqrt(shared_II[i, i] * shared_II[j, j]) + shrinkage)
+        for i in np.argsort(-cosine_I, kind="stable")[:neighbours]:
+            weights_II[i, j] = cosine_I[i]
+    return weights_II
+
+
+def ease(dense_UI: Array, penalty: float) -> Array:
+    precision_II = np.linalg.inv(dense_UI.T @ dense_UI + penalty * np.eye(dense_UI.shape[1]))
+    weights_II = -precision_II / np.diag(precision_II)[None, :]
+    np.fill_diagonal(weights_II, 0.0)
+    return weights_II
+
+
+def gf_cf(dense_UI: Array, vectors: int, alpha: float) -> Array:
+    user_U, item_I = dense_UI.sum(axis=1), dense_UI.sum(axis=0)
+    with np.errstate(divide="ignore"):
+        user_U, item_I = (np.where(each > 0, each**-0.5, 0.0) for each in (user_U, item_I))
+    scaled_UI = user_U[:, None] * dense_UI * item_I[None, :]
+    _, sigma, right = np.linalg.svd(scaled_UI)
+    kept = right[: min(vectors, int((sigma > 1e-9).sum()))]
+    back_I = np.where(item_I > 0, 1.0 / np.where(item_I > 0, item_I, 1.0), 0.0)
+    return scaled_UI.T @ scaled_UI + alpha * item_I[:, None] * (kept.T @ kept) * back_I[None, :]

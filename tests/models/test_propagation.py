@@ -10,6 +10,7 @@ import oracles
 import planted
 import pytest
 import torch
+from finished import NAMES
 from torch import Tensor, nn
 
 from hmlet.graph import Graph
@@ -222,7 +223,7 @@ def test_matrix_factorisation_does_not_propagate(name: str) -> None:
     close(scores(model.factors(operator)), embedding_ND[:N_USERS] @ embedding_ND[N_USERS:].T)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
     config: Any = MODELS[name].Config(name=name, embedding_size=3)
     exact, operator = model_of(config)
@@ -235,7 +236,7 @@ def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
         np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
     """As on CUDA with train.precision = "bfloat16", for which float16 stands: not every CPU multiplies the other."""
     model = build(MODELS[name].Config(name=name), GRAPH, generator(1))  # type: ignore[call-arg]
@@ -250,7 +251,7 @@ def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
         assert model.embedding.grad is not None
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_readout_of_some_rows_is_those_rows(name: str) -> None:
     config: Any = MODELS[name].Config(name=name, embedding_size=3)
     model, operator = model_of(config)
@@ -259,7 +260,7 @@ def test_readout_of_some_rows_is_those_rows(name: str) -> None:
     assert torch.equal(layers.factors(rows_R), layers.factors()[rows_R])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_initial_number_comes_from_the_generator(name: str) -> None:
     config: Any = MODELS[name].Config(name=name, embedding_size=3)
     torch.manual_seed(1)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hmlet.errors import ConfigError
-from hmlet.ranking.top_k import GROUP, NO_ITEM, Prepared, scores_room, top_k
+from hmlet.ranking.scoring import FactorScorer
+from hmlet.ranking.top_k import GROUP, NO_ITEM, top_k
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -144,9 +145,9 @@ def test_one_user_and_a_block_give_the_same_bits(size: int, n_items: int) -> Non
     items_IF[n_items // 2] = items_IF[0]
     hidden = [{row % n_items, (row * 5) % n_items} for row in range(33)]
     block = top_k(users_BF, items_IF, 10, pairs(hidden))
-    prepared = Prepared.of(items_IF)
+    scorer = FactorScorer(items_IF, repeatedly=True)
     for row in range(33):
-        alone = top_k(users_BF[row : row + 1], items_IF, 10, pairs([hidden[row]]), prepared=prepared)
+        alone = top_k(users_BF[row : row + 1], scorer, 10, pairs([hidden[row]]))
         assert torch.equal(alone.items_BK[0], block.items_BK[row])
         assert torch.equal(alone.scores_BK[0], block.scores_BK[row])
 
@@ -164,13 +165,14 @@ def test_the_exact_path_gives_the_same_bits_as_the_candidates() -> None:
 def test_scores_in_a_room_that_was_used_before(n_items: int) -> None:
     """Each of two blocks, the second shorter, gets what it gets in memory of its own."""
     users_BF, items_IF = normal(1, 12, 8), normal(2, n_items, 8)
-    room = scores_room(8, items_IF)
+    scorer = FactorScorer(items_IF, repeatedly=True)
+    room = scorer.room(8)
     assert room is not None
     room.fill_(torch.nan)
     for rows in (slice(0, 8), slice(8, 12)):
         hidden = pairs([{row % n_items} for row in range(len(users_BF[rows]))])
         usual = top_k(users_BF[rows], items_IF, 5, hidden)
-        found = top_k(users_BF[rows], items_IF, 5, hidden, None, Prepared.of(items_IF), room)
+        found = top_k(users_BF[rows], scorer, 5, hidden, None, room)
         assert torch.equal(found.items_BK, usual.items_BK)
         assert torch.equal(found.scores_BK, usual.scores_BK)
 

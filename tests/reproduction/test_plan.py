@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import NAMES
 from pydantic import ValidationError
 
 from hmlet.config import resolve
@@ -26,7 +27,7 @@ ALL = tuple(TABLES)
 def test_every_cell_has_a_recipe(dataset: str) -> None:
     choice = Choice(dataset, ALL)
     cells = choice.cells()
-    assert {cell.model for cell in cells if cell.table == "main"} == set(MODELS)
+    assert {cell.model for cell in cells if cell.table == "main"} == set(NAMES)
     for cell in cells:
         recipe = choice.recipe(cell, 3)
         assert (recipe.model.name, recipe.seed) == (cell.model, 3)

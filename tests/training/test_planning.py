@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from finished import NAMES
 from planted import dataset
 from torch.profiler import ProfilerActivity, profile
 
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.graph.kernels import build_operator, plan_operator, stream
-from hmlet.models import MODELS
 from hmlet.ranking import evaluation
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.runs.directory import RunDirectory
@@ -23,7 +23,7 @@ from hmlet.training.loop import Trainer
 from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan
 from hmlet.training.profiling import Unwatched
 
-TRAINED = sorted(set(MODELS) - {"wrmf", "hmlet-middle", "hmlet-front"})  # WRMF has no step; the two are as hmlet-end
+TRAINED = sorted(set(NAMES) - {"wrmf", "hmlet-middle", "hmlet-front"})  # WRMF has no step; the two are as hmlet-end
 LARGE = Sizes(90_000_000, 10_000_000, 10**9)
 
 

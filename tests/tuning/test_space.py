@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finished import NAMES
 
 from hmlet.config import resolve
 from hmlet.errors import ConfigError
-from hmlet.models import MODELS
 from hmlet.tuning import Range, Space, draw, load_space
 from hmlet.tuning.space import grid
 
@@ -68,7 +68,7 @@ def test_a_grid_has_every_combination_in_the_seeds_order() -> None:
 
 
 @pytest.mark.parametrize("preset", ["hmlet", "gpu"])
-@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.parametrize("model", sorted(NAMES))
 def test_every_point_of_a_shipped_space_is_a_recipe(preset: str, model: str) -> None:
     base = resolve(model, preset)
     for key, values in load_space(None, model, preset).items():

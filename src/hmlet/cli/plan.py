@@ -77,7 +77,7 @@ def _tell(found: Plan) -> None:
     recipe, sizes = found.recipe, found.sizes
     places = found.device if found.devices == 1 else f"{found.devices} ranks of {found.device}"
     print_line(
-        f"{recipe.model.name} on {places}, D = {recipe.model.embedding_size}, "
+        f"{recipe.model.name} on {places}, D = {recipe.model.columns}, "
         f"{sizes.users:,} users, {sizes.items:,} items, {sizes.edges:,} interactions"
     )
     print_table(["on each device", "memory", "for"], _rows(found))

@@ -32,7 +32,7 @@ class Recipe(Section):
     """Every random number of a run comes from this."""
 
     def __repr__(self) -> str:
-        size, epochs = self.model.embedding_size, self.train.epochs
+        size, epochs = self.model.columns, self.train.epochs
         return f"<Recipe {self.model.name}: D = {size}, at most {epochs} epochs, seed {self.seed}>"
 
     __str__ = __repr__

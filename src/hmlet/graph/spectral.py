@@ -1,4 +1,4 @@
-"""Where a training may begin: the leading singular vectors of the normalised interactions R̃ = D_u^-½ R D_i^-½.
+"""The leading singular vectors of the normalised interactions R̃ = D_u^-½ R D_i^-½: where a training may begin.
 
 Â is [[0, R̃], [R̃ᵀ, 0]], so a product with Â turns an items' block [0; Q] into the users' [R̃ Q; 0], and that one back.
 Random columns are multiplied and made orthonormal in turn (randomised subspace iteration; Halko, Martinsson and Tropp,
@@ -37,21 +37,9 @@ def spectral_embedding(
     every rank.
     """
     n_nodes, columns = random_ND.shape
-    size = columns * ranks.size
-    block = -(-(size + EXTRA) // ranks.size) * ranks.size
-    drawn_Nk = torch.empty(n_nodes, block, device="meta" if random_ND.is_meta else "cpu")
-    if not drawn_Nk.is_meta:  # a plan draws nothing
-        drawn_Nk.normal_(generator=generator)
-    items_NC = ranks.own_columns(drawn_Nk).to(random_ND.device)
-    items_NC[:n_users] = 0.0
-    for _ in range(ROUNDS):
-        users_NC = _orthonormal(product(items_NC), ranks)
-        items_NC = _orthonormal(product(users_NC), ranks)
-    users_NC = _orthonormal(product(items_NC), ranks)
-    # P has orthonormal columns and R̃ᵀ P = V Σ Wᵀ, so the left vectors are P W.
-    users_Mk, items_Mk = ranks.rows(users_NC), ranks.rows(product(users_NC))
-    values_k, turn_kk = (each.flip(-1) for each in _spectrum(items_Mk, ranks))
-    sigma_D, turn_kD = values_k[:size].clamp_min(0.0).sqrt(), turn_kk[:, :size]
+    users_Mk, items_Mk, sigma_D, turn_kD = _subspace(
+        product, n_users, n_nodes, columns * ranks.size, random_ND.device, generator, ranks
+    )
     known_D = sigma_D > NEGLIGIBLE * sigma_D[0]
     safe_D = torch.where(known_D, sigma_D, 1.0)
     # Columns are orthogonal with squared norm 2 σ^(2 POWER), one half from each side.
@@ -62,6 +50,48 @@ def spectral_embedding(
     found_MD = users_Mk @ left_kD.to(users_Mk.dtype)
     found_MD.addmm_(items_Mk, right_kD.to(items_Mk.dtype))
     return ranks.columns(torch.where(known_D, found_MD, random_MD), n_nodes).contiguous()
+
+
+def right_singular_vectors(
+    product: Callable[[Tensor], Tensor],
+    n_users: int,
+    n_nodes: int,
+    size: int,
+    device: torch.device,
+    generator: torch.Generator,
+) -> Tensor:
+    """The leading right singular vectors of R̃, at most `size` and no more than its rank: I × D."""
+    _, items_Nk, sigma_D, turn_kD = _subspace(product, n_users, n_nodes, size, device, generator, ALONE)
+    known_D = sigma_D > NEGLIGIBLE * sigma_D[0]
+    return items_Nk[n_users:] @ (turn_kD / sigma_D)[:, known_D].to(items_Nk.dtype)
+
+
+def _subspace(
+    product: Callable[[Tensor], Tensor],
+    n_users: int,
+    n_nodes: int,
+    size: int,
+    device: torch.device,
+    generator: torch.Generator,
+    ranks: Ranks,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """P and R̃ᵀP of the users' leading subspace, the rank's own rows; the singular values and the turn W to vectors.
+
+    P has orthonormal columns and R̃ᵀP = V Σ Wᵀ, so the left vectors are P W, and the right ones R̃ᵀP W Σ^-1.
+    """
+    block = -(-(size + EXTRA) // ranks.size) * ranks.size
+    drawn_Nk = torch.empty(n_nodes, block, device="meta" if device.type == "meta" else "cpu")
+    if not drawn_Nk.is_meta:  # a plan draws nothing
+        drawn_Nk.normal_(generator=generator)
+    items_NC = ranks.own_columns(drawn_Nk).to(device)
+    items_NC[:n_users] = 0.0
+    for _ in range(ROUNDS):
+        users_NC = _orthonormal(product(items_NC), ranks)
+        items_NC = _orthonormal(product(users_NC), ranks)
+    users_NC = _orthonormal(product(items_NC), ranks)
+    users_Mk, items_Mk = ranks.rows(users_NC), ranks.rows(product(users_NC))
+    values_k, turn_kk = (each.flip(-1) for each in _spectrum(items_Mk, ranks))
+    return users_Mk, items_Mk, values_k[:size].clamp_min(0.0).sqrt(), turn_kk[:, :size]
 
 
 def _orthonormal(x_NC: Tensor, ranks: Ranks) -> Tensor:

@@ -1,4 +1,4 @@
-"""HMLET and every baseline of its paper: one file per model, each ending in one pair of factor matrices.
+"""HMLET, every baseline of its paper and the closed forms: one file per model.
 
 A new model is one file and one line below, or one call of `register` from outside the package.
 """
@@ -11,14 +11,30 @@ import torch
 
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
-from hmlet.models.base import NOISE_FREE, GraphModelConfig, Model, ModelConfig, Newcomer, Pass, Product, Views
+from hmlet.models.base import (
+    NOISE_FREE,
+    EmbeddingConfig,
+    GraphModelConfig,
+    ItemWeights,
+    Model,
+    ModelConfig,
+    Newcomer,
+    Pass,
+    Product,
+    Side,
+    Views,
+)
+from hmlet.models.ease import EASE
 from hmlet.models.gcmc import GCMC
+from hmlet.models.gfcf import GFCF
 from hmlet.models.hmlet import HMLET
+from hmlet.models.itemknn import ItemKNN
 from hmlet.models.lightgcn import LightGCN
 from hmlet.models.lrgccf import LRGCCF
 from hmlet.models.mf import BPRMF
 from hmlet.models.ngcf import NGCF
 from hmlet.models.pinsage import PinSage
+from hmlet.models.popularity import Popularity
 from hmlet.models.wrmf import WRMF
 
 __all__ = [
@@ -27,13 +43,16 @@ __all__ = [
     "MODELS",
     "NOISE_FREE",
     "QUICK",
+    "EmbeddingConfig",
     "GraphModelConfig",
+    "ItemWeights",
     "Layers",
     "Model",
     "ModelConfig",
     "Newcomer",
     "Pass",
     "Product",
+    "Side",
     "Views",
     "build",
     "register",
@@ -54,10 +73,10 @@ def register(model: Registered) -> Registered:
     return model
 
 
-for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF):
+for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF, Popularity, ItemKNN, EASE, GFCF):
     register(_model)
 
 
 def build(config: ModelConfig, graph: Graph, generator: torch.Generator) -> Model:
     """A freshly initialised model for a graph; every initial number comes from the generator."""
-    return MODELS[config.name](config, graph, generator)
+    return MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config

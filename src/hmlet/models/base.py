@@ -1,5 +1,8 @@
 """The contract of a model. Whatever another room needs to know of a model, the model says here.
 
+A model scores in one of two ways (decision 0012): by the dot product of a user's and an item's factor, which its layers
+become, or by item-item weights, which the items of a user's history add up.
+
 What can be said before there is a graph, its config says: how deep it is, which losses train it, how it saves memory.
 What needs tensors, its module says: how it propagates, which tensors have a row a node, how a newcomer gets a factor.
 
@@ -25,6 +28,7 @@ from hmlet.graph.work import Part
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
+Side = Literal["user", "item"]
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
 
@@ -43,12 +47,15 @@ class ModelConfig(Section):
     if TYPE_CHECKING:  # each model declares its own names, last among its fields
         name: str
 
-    embedding_size: PositiveInt = 64
-    """D, the length of a node's embedding."""
-    initial_deviation: PositiveFloat = 0.1
-    """Standard deviation of the embeddings before training: 0.1 in the authors' program."""
-    start: Literal["random", "spectral"] = "random"
-    """e⁰ before training: random numbers, or the leading singular vectors of the normalised interactions."""
+    @property
+    def columns(self) -> int:
+        """How many columns the embeddings have, which ranks may share."""
+        return 1
+
+    @property
+    def starts_spectrally(self) -> bool:
+        """Whether singular vectors replace the random e⁰ before training."""
+        return False
 
     @classmethod
     def kind(cls) -> str:
@@ -92,7 +99,26 @@ class ModelConfig(Section):
         """Raise where the model has no answer for a node that it was not trained with."""
 
 
-class GraphModelConfig(ModelConfig):
+class EmbeddingConfig(ModelConfig):
+    """What every model that learns an embedding for each node has."""
+
+    embedding_size: PositiveInt = 64
+    """D, the length of a node's embedding."""
+    initial_deviation: PositiveFloat = 0.1
+    """Standard deviation of the embeddings before training: 0.1 in the authors' program."""
+    start: Literal["random", "spectral"] = "random"
+    """e⁰ before training: random numbers, or the leading singular vectors of the normalised interactions."""
+
+    @property
+    def columns(self) -> int:
+        return self.embedding_size
+
+    @property
+    def starts_spectrally(self) -> bool:
+        return self.start == "spectral"
+
+
+class GraphModelConfig(EmbeddingConfig):
     """What every model that propagates over the graph has."""
 
     propagates: ClassVar[bool] = True
@@ -131,6 +157,19 @@ class Newcomer(NamedTuple):
 
     solve: Callable[[Tensor], Tensor]  # the neighbours' factors, S × D in float64 -> the newcomer's, D
     rescaled: bool = False  # whether the result is scaled to the length that training gives
+    nobody: float = 0.0  # every number of the factor of someone without neighbours
+
+
+class ItemWeights(NamedTuple):
+    """W of an item-item model: item j scores Σ W_ij over the items i of a user's history."""
+
+    values: Tensor  # float32: W itself, I × I, or its non-zero entries row by row
+    items: Tensor  # int32: the item j of each of these entries; empty where W is whole
+    offsets: Tensor  # int64: where each row begins among them, and where the last one ends; empty where W is whole
+
+    @property
+    def sparse(self) -> bool:
+        return len(self.offsets) > 0
 
 
 class Views(NamedTuple):
@@ -142,7 +181,7 @@ class Views(NamedTuple):
 
 
 class Model(nn.Module, ABC):
-    """A recommender whose every score is the dot product of a user's and an item's factor."""
+    """A recommender whose every score is the dot product of a user's and an item's factor, or a sum of item weights."""
 
     Config: ClassVar[type[ModelConfig]]
     self_loops: ClassVar[bool] = False  # whether Â is normalised with self-loops
@@ -150,7 +189,7 @@ class Model(nn.Module, ABC):
     joined_by: JoinedBy = "mean"  # how the layers become a factor
     factor_scale: float = 1.0  # of concatenated layers
 
-    def __init__(self, config: ModelConfig, graph: Graph, generator: torch.Generator) -> None:
+    def __init__(self, config: EmbeddingConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
         self.n_users, self.n_items = graph.n_users, graph.n_items
         initial_ND = torch.empty(graph.n_nodes, config.embedding_size)
@@ -168,6 +207,10 @@ class Model(nn.Module, ABC):
         """The finished factors of users (U × F) and items (I × F)."""
         all_NF = self.propagate(product, how).factors()
         return all_NF[: self.n_users], all_NF[self.n_users :]
+
+    def item_weights(self) -> ItemWeights | None:
+        """What scores instead of factors; None: factors do."""
+        return None
 
     # -- training -------------------------------------------------------------------------------------------------
 
@@ -195,7 +238,7 @@ class Model(nn.Module, ABC):
         return None
 
     def solve(self, train: Csr) -> float:
-        """One epoch of a solved model; returns its loss."""
+        """One epoch of a solved model; returns its loss, or 0 if it has none."""
         raise NotImplementedError(f"{type(self).__name__} is trained by gradient steps")
 
     def solving_bytes(self, n_edges: int) -> int:
@@ -218,8 +261,12 @@ class Model(nn.Module, ABC):
             setattr(module, own, nn.Parameter(tensor, before.requires_grad) if parameter else tensor)
         self.n_users, self.n_items = n_users, n_items
 
-    def newcomer(self, others_ND: Tensor) -> Newcomer | None:
-        """How a node that was not trained gets its factor from its neighbours', given all nodes of their side.
+    def node_shape(self, name: str, n_users: int, n_items: int) -> tuple[int, ...]:
+        """The shape that a tensor of `per_node` has for other nodes."""
+        return n_users + n_items, *self.state_dict()[name].shape[1:]
+
+    def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer | None:
+        """How a node of a side that was not trained gets its factor from its neighbours', given all nodes of theirs.
 
         None: e⁰ by ridge regression from what the neighbours send, and then the model's own propagation.
         """

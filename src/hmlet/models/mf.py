@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hmlet.graph.layers import Layers
-from hmlet.models.base import Model, ModelConfig, Newcomer, Pass, Product
+from hmlet.models.base import EmbeddingConfig, Model, Newcomer, Pass, Product, Side
 
 
-class BPRConfig(ModelConfig):
+class BPRConfig(EmbeddingConfig):
     """BPR-MF: matrix factorisation trained on pairs."""
 
     family: ClassVar[str] = "bpr"
@@ -26,7 +26,7 @@ class BPRMF(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         return self.layers([self.embedding])
 
-    def newcomer(self, others_ND: Tensor) -> Newcomer:
+    def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer:
         """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:
 
         (Z_SᵀZ_S / |S| + C + λ) x ∝ mean of Z_S,  Z = Y - mean of Y,  λ = 4 of C's mean diagonal,

@@ -17,10 +17,10 @@ from hmlet.data import Csr
 from hmlet.errors import MissingExtra
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
-from hmlet.models.base import Model, ModelConfig, Newcomer, Pass, Product
+from hmlet.models.base import EmbeddingConfig, Model, Newcomer, Pass, Product, Side
 
 
-class WRMFConfig(ModelConfig):
+class WRMFConfig(EmbeddingConfig):
     """WRMF: weighted matrix factorisation by alternating least squares; one epoch solves both sides once."""
 
     family: ClassVar[str] = "wrmf"
@@ -77,7 +77,7 @@ class WRMF(Model):
         """implicit copies the factors, and holds the interactions by user and by item with their confidence."""
         return self.embedding.nbytes + 3 * 12 * n_edges
 
-    def newcomer(self, others_ND: Tensor) -> Newcomer:
+    def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer:
         """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
         config = self.config
         gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(others_ND.shape[1]).double()

@@ -1,4 +1,4 @@
-"""Full-ranking evaluation: factors and a split to a table of metrics, in blocks, on the factors' device."""
+"""Full-ranking evaluation: scores and a split to a table of metrics, in blocks, on the device of the scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torch import Tensor
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.ranking.metrics import METRICS, per_user
-from hmlet.ranking.top_k import NO_ITEM, Indices, Prepared, Ranked, candidate_bytes, scores_room, top_k
+from hmlet.ranking.scoring import Scorer, Users, scorer_of
+from hmlet.ranking.top_k import NO_ITEM, Indices, Ranked, candidate_bytes, top_k
 from hmlet.system.progress import Advance, silent
 from hmlet.system.ranks import ALONE, Ranks
 
@@ -78,7 +79,7 @@ def _parts(mask: str) -> tuple[str, ...]:
 
 
 def evaluate(
-    factors: tuple[Tensor, Tensor],
+    scored: tuple[Users, Tensor | Scorer[Users]],
     data: Dataset,
     split: str = "valid",
     mask: str = "train",
@@ -89,10 +90,10 @@ def evaluate(
 ) -> Evaluation:
     """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out.
 
-    With a `width`, users' factors are the rank's own columns alone (see `rank_blocks`). `advance` is told how many of
-    the users are done.
+    `scored` is users and items as `top_k` takes them. With a `width`, users' factors are the rank's own columns
+    alone (see `rank_blocks`). `advance` is told how many of the users are done.
     """
-    users_UF, items_IF = factors
+    everyone, items = scored
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
     users = np.flatnonzero(held_out.counts > 0)
     if len(users) == 0:  # a mean over nobody is not 0
@@ -101,12 +102,12 @@ def evaluate(
             f"no user of {data.name} has a held-out item in the {split} part",
             f"use --split {other}" if data.count(other) else "prepare it with a --split that holds some out",
         )
-    relevant = Membership(held_out, data.n_items, items_IF.device)
+    relevant = Membership(held_out, data.n_items, items.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
-    recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items_IF.device)
+    recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items.device)
     done = 0
-    for block, items_BK in _joined(rank_blocks(users_UF, items_IF, users, k, seen, ranks=ranks, width=width)):
-        users_B = torch.from_numpy(block).to(items_IF.device)
+    for block, items_BK in _joined(rank_blocks(everyone, items, users, k, seen, ranks=ranks, width=width)):
+        users_B = torch.from_numpy(block).to(items.device)
         found = per_user(relevant(users_B, items_BK), relevant.counts[users_B], k)
         for name, values in found.items():
             collected[name].append(values)
@@ -132,10 +133,10 @@ def _joined(blocks: Iterator[tuple[Indices, Ranked]]) -> Iterator[tuple[Indices,
         yield np.concatenate(users), torch.cat(items)
 
 
-def block_size(n_items: int, factor_size: int, k: int, device: str) -> int:
+def block_size(n_items: int, depth: int, k: int, device: str) -> int:
     """How many users are ranked together on a kind of device."""
     by_scores = BLOCK_BYTES[device] // max(1, 4 * n_items)
-    return max(1, min(by_scores, CANDIDATE_BYTES[device] // max(1, candidate_bytes(n_items, factor_size, k))))
+    return max(1, min(by_scores, CANDIDATE_BYTES[device] // max(1, candidate_bytes(n_items, depth, k))))
 
 
 def blocks_at_once(users: int, size: int, device: str, ranks: Ranks = ALONE) -> int:
@@ -146,14 +147,13 @@ def blocks_at_once(users: int, size: int, device: str, ranks: Ranks = ALONE) -> 
 
 
 def rank_blocks(
-    users_UF: Tensor,
-    items_IF: Tensor,
+    everyone: Users,
+    items: Tensor | Scorer[Users],
     users: Indices,
     k: int,
     seen: Csr | None,
     allowed_I: Tensor | None = None,
     ranks: Ranks = ALONE,
-    prepared: Prepared | None = None,
     width: int | None = None,
 ) -> Iterator[tuple[Indices, Ranked]]:
     """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
@@ -162,17 +162,17 @@ def rank_blocks(
     Of several ranks each ranks its share of a block, and all of them get the whole block's lists. Users' factors may
     be the rank's own columns, `width` of each layer: a block's are then exchanged, so that no rank holds all of them.
     """
-    device = items_IF.device
-    prepared = prepared or Prepared.of(items_IF)
-    size = block_size(len(items_IF), items_IF.shape[1], k, device.type)
+    scorer = scorer_of(items, repeatedly=True)
+    device = scorer.device
+    size = block_size(scorer.n_items, scorer.depth, k, device.type)
     at_once = blocks_at_once(len(users), size, device.type, ranks)
-    rooms = [scores_room(min(size, len(users)), items_IF) for _ in range(at_once)]
+    rooms = [scorer.room(min(size, len(users))) for _ in range(at_once)]
 
-    def rank(block: Indices, own: Indices, users_BF: Tensor) -> tuple[Indices, Ranked]:
+    def rank(block: Indices, own: Indices, users_B: Users) -> tuple[Indices, Ranked]:
         pairs = None if seen is None else _pairs(seen, own, device)
         room = rooms.pop()
         try:
-            return block, top_k(users_BF, items_IF, k, pairs, allowed_I, prepared, room)
+            return block, top_k(users_B, scorer, k, pairs, allowed_I, room)
         finally:
             rooms.append(room)  # after an error too: the next block would else fail for want of a room, and hide it
 
@@ -180,8 +180,10 @@ def rank_blocks(
         for start in range(0, len(users), size * ranks.size):
             block = users[start : start + size * ranks.size]
             own = block[ranks.own_rows(len(block))]
-            users_BF = users_UF[torch.from_numpy(own if width is None else block).to(device)]
-            yield partial(rank, block, own, users_BF if width is None else ranks.own_whole(users_BF, width))
+            users_B = everyone[torch.from_numpy(own if width is None else block).to(device)]
+            if width is not None:  # users are factors, whose columns ranks share
+                users_B = ranks.own_whole(users_B, width)  # type: ignore[assignment, arg-type]
+            yield partial(rank, block, own, users_B)
 
     for block, ranked in _side_by_side(calls(), at_once):
         yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))

@@ -1,7 +1,7 @@
-"""Factors to top-k: the one ranking function of evaluation, export and serving.
+"""Scores to top-k: the one ranking function of evaluation, export and serving.
 
-Scores are exact: float64 dot products of the stored float32 factors, ties going to the smaller item. The order
-therefore does not depend on how many users are ranked together, on the device or on its matrix library.
+Scores are exact: float64 sums over stored float32 numbers (ranking/scoring.py), ties going to the smaller item. The
+order therefore does not depend on how many users are ranked together, on the device or on its matrix library.
 
 Legend: B users ranked together, I items, F factor size, K results, C candidates, G groups of items, P items in a pool.
 """
@@ -16,22 +16,11 @@ import torch
 from torch import Tensor
 
 from hmlet.errors import ConfigError
+from hmlet.ranking.scoring import Histories, Scorer, Users, scorer_of
 
 Indices = npt.NDArray[np.int64]
 NO_ITEM = -1  # fills a row that has fewer than K items left
 GROUP = 16  # items that compete in the first of two rounds on CPU
-
-
-class Prepared(NamedTuple):
-    """What every ranking of the same items needs of them: for those who rank again and again."""
-
-    items_FI: Tensor  # the factors as a CPU's matrix product reads them soonest
-    longest: Tensor  # the largest norm of an item's factor
-
-    @classmethod
-    def of(cls, items_IF: Tensor) -> Prepared:
-        room = scores_room(items_IF.shape[1], items_IF)
-        return cls(items_IF.T if room is None else room.copy_(items_IF.T), _longest(items_IF))
 
 
 class Ranked(NamedTuple):
@@ -43,57 +32,49 @@ class Ranked(NamedTuple):
 
 @torch.no_grad()  # here, because each thread has a mode of its own
 def top_k(
-    users_BF: Tensor,
-    items_IF: Tensor,
+    users: Users,
+    items: Tensor | Scorer[Users],
     k: int,
     seen: tuple[Tensor, Tensor] | None = None,
     allowed_I: Tensor | None = None,
-    prepared: Prepared | None = None,
     room: Tensor | None = None,
 ) -> Ranked:
     """The k best items of each user, without the `seen` (row, item) pairs and the items that are not allowed.
 
-    A float32 matrix product proposes candidates and float64 decides among them. Where the bound on float32's error
-    leaves open whether a candidate was missed, the row is ranked in float64 altogether. `prepared` is
-    Prepared.of(items_IF), `room` has at least B rows of I for the scores; both only save time.
+    Users and items are factors, or histories and the weights that score them. Rough scores propose candidates and
+    float64 decides among them. Where the bound on float32's error leaves open whether a candidate was missed, the row
+    is ranked in float64 altogether. `room` is the scorer's, for at least B rows; it only saves time.
     """
     if not 0 < k < 2**63:
         raise ConfigError(f"k = {k} is not the length of a list", "use -k 20, say")
-    n_items = len(items_IF)
+    scorer = scorer_of(items)
+    n_items = scorer.n_items
     k = min(k, n_items)
-    items_FI = items_IF.T if prepared is None else prepared.items_FI
-    scores_BI = torch.mm(users_BF, items_FI, out=None if room is None else room[: len(users_BF)])
+    scores_BI = scorer.rough(users, room)
     _exclude(scores_BI, seen, allowed_I)
     candidates = _candidates(n_items, k)
     items_BC = _largest(scores_BI, candidates)
     rough_BC = scores_BI.gather(1, items_BC)
-    ranked = _decide(users_BF, items_IF, rough_BC, items_BC, k)
+    are_exact = scores_BI.dtype == torch.float64
+    ranked = _decide(rough_BC if are_exact else scorer.exact(users, items_BC), rough_BC, items_BC, k)
     if candidates == n_items:
         return ranked
-    longest = _longest(items_IF) if prepared is None else prepared.longest
     least_B = rough_BC.amin(dim=1)
-    missed_B = least_B.double() + _rounding(users_BF, longest) >= ranked.scores_BK[:, -1]
+    missed_B = least_B.double() + scorer.rounding(users) >= ranked.scores_BK[:, -1]
     missed_B &= least_B > -torch.inf
+    every_1I = torch.arange(n_items, device=scorer.device)[None]
     for row in missed_B.nonzero().flatten().tolist():
-        exact = _decide(users_BF[row : row + 1], items_IF, scores_BI[row : row + 1], None, k)
+        this = slice(row, row + 1)
+        exact_1I = scores_BI[this] if are_exact else scorer.exact(users[this], None)
+        exact = _decide(exact_1I, scores_BI[this], every_1I, k)
         ranked.items_BK[row], ranked.scores_BK[row] = exact.items_BK[0], exact.scores_BK[0]
     return ranked
 
 
-def scores_room(rows: int, items_IF: Tensor) -> Tensor | None:
-    """Memory for `rows` rows of I, for a CPU to use again and again; None on a GPU, whose allocator keeps its own.
-
-    Rows begin on cache lines: a matrix product is the faster for it.
-    """
-    if items_IF.device.type != "cpu":
-        return None
-    line = 64 // items_IF.element_size()
-    return items_IF.new_empty(rows, -(-len(items_IF) // line) * line)[:, : len(items_IF)]
-
-
-def candidate_bytes(n_items: int, factor_size: int, k: int) -> int:
-    """What top_k holds at once for each user beside the scores: the candidates' factors, in float32 and float64."""
-    return 12 * _candidates(n_items, min(k, n_items)) * factor_size
+def candidate_bytes(n_items: int, depth: int, k: int) -> int:
+    """What top_k holds at once for each user beside the scores: what each candidate's score is the sum of, such as its
+    factor, in float32 and float64."""
+    return 12 * _candidates(n_items, min(k, n_items)) * depth
 
 
 def _candidates(n_items: int, k: int) -> int:
@@ -119,17 +100,20 @@ def similar(factors_NF: Tensor, rows_B: Tensor, k: int) -> Ranked:
     return top_k(unit_NF[rows_B], unit_NF, k, itself)
 
 
-def _longest(items_IF: Tensor) -> Tensor:
-    return items_IF.norm(dim=1).max() if len(items_IF) else items_IF.new_zeros(())
-
-
-def _rounding(users_BF: Tensor, longest: Tensor) -> Tensor:
-    """A bound on the error of each user's rough scores: of rounding, and of products too small for the type."""
-    size, kind = users_BF.shape[1], torch.finfo(users_BF.dtype)
-    lost = (size * kind.tiny) ** 0.5  # a norm is short by at most this much where its squares vanish
-    length_B = users_BF.norm(dim=1).double() + lost
-    error_B: Tensor = size * (4 * kind.eps * length_B * (longest.double() + lost) + kind.tiny)
-    return error_B
+def similar_histories(users: Histories, rows_B: Tensor, k: int) -> Ranked:
+    """The k users whose items have the largest cosine with those of each given user, who is left out."""
+    length_U = users.counts_B.double().sqrt()
+    cosines = []
+    for own, row in zip((users[row : row + 1] for row in rows_B.tolist()), rows_B.tolist(), strict=True):
+        shared_U = torch.zeros_like(length_U).index_add_(
+            0, users.owner_E, torch.isin(users.items_E, own.items_E).double()
+        )
+        cosine_U = shared_U / (length_U * length_U[row]).clamp_min(1.0)
+        cosine_U[row] = -torch.inf
+        cosines.append(cosine_U)
+    scores_BU, order_BU = torch.stack(cosines).sort(dim=1, descending=True, stable=True)
+    scores_BK = scores_BU[:, :k]
+    return Ranked(order_BU[:, :k].masked_fill(scores_BK == -torch.inf, NO_ITEM), scores_BK)
 
 
 def _exclude(scores_BI: Tensor, seen: tuple[Tensor, Tensor] | None, allowed_I: Tensor | None) -> None:
@@ -167,14 +151,8 @@ def _places(values_BN: Tensor, count: int) -> Tensor:
     return values_BN.topk(count, dim=1, sorted=False).indices
 
 
-def _decide(users_BF: Tensor, items_IF: Tensor, rough_BC: Tensor, items_BC: Tensor | None, k: int) -> Ranked:
-    """The k best of the candidates, which ascend (all items when None), by float64 score, then by item."""
-    if items_BC is None:
-        exact_BC = (items_IF.double() * users_BF.double()).sum(dim=1)[None]
-        items_BC = torch.arange(len(items_IF), device=items_IF.device)[None]
-    else:
-        items_BCF = items_IF.index_select(0, items_BC.flatten()).view(*items_BC.shape, items_IF.shape[1])
-        exact_BC = items_BCF.double().mul_(users_BF.double()[:, None, :]).sum(dim=2)
+def _decide(exact_BC: Tensor, rough_BC: Tensor, items_BC: Tensor, k: int) -> Ranked:
+    """The k best of the candidates, which ascend, by float64 score, then by item; rough scores say who is excluded."""
     exact_BC = exact_BC.masked_fill(rough_BC == -torch.inf, -torch.inf)
     scores_BC, order_BC = exact_BC.sort(dim=1, descending=True, stable=True)
     scores_BK, items_BK = scores_BC[:, :k].contiguous(), items_BC.gather(1, order_BC[:, :k])

@@ -5,6 +5,7 @@ Two ways to add up to the same score:
   sum of those parts' dot products with the item's factor;
 - by item: what the score loses without one of the user's training items (exact, through fold-in), and the remainder,
   which is what the user's own embedding holds and what the items only bring together.
+An item-item model has one layer, and its items' parts are weights that add up to the score without a remainder.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from hmlet.data import Dataset, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.recommend.foldin import FoldIn
+from hmlet.recommend.histories import HistoryFold
 
 MOST_NAMED = 3  # items that the sentence names
 
@@ -75,18 +77,25 @@ class Explanation(Parts):
     sentence: str
 
 
-def explanation(fold: FoldIn, data: Dataset, user: int, item: int) -> Explanation:
+def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int) -> Explanation:
     """The score of an item for a user (by index), split by layer and by the user's items, with the users' own ids."""
-    carried, score = _by_item(fold, user, item)
+    if isinstance(fold, HistoryFold):
+        carried, score, remainder = fold.by_item(user, item), fold.score(user, item), 0.0
+        layers: list[LayerPart] = [{"layer": 0, "contribution": score}]
+        gates: list[GateChoices] = []
+    else:
+        carried, score = _by_item(fold, user, item)
+        remainder = score - sum(part for _, part in carried)
+        layers, gates = _by_layer(fold, user, item), _gates(fold, user, item)
     parts: Parts = {
         "user": data.users.id(user),
         **_named(data.items, item),
         "score": score,
         "seen": bool(np.isin(item, fold.own_items(user))),
-        "layers": _by_layer(fold, user, item),
-        "gates": _gates(fold, user, item),
+        "layers": layers,
+        "gates": gates,
         "carried_by": [{**_named(data.items, at), "contribution": part} for at, part in carried],
-        "remainder": score - sum(part for _, part in carried),
+        "remainder": remainder,
     }
     return {**parts, "sentence": sentence(parts)}
 
@@ -173,10 +182,10 @@ def _reason(parts: Parts, sign: int) -> str:
     share = sum(each["contribution"] for each in named) / score
     amount = f"{share:.0%} of the score" if len(named) == 1 else f"{share:.0%} of the score together"
     balance = "the rest is" if share <= 1 else "balanced by"
-    rest = "the user's own embedding"
-    if len(parts["carried_by"]) > len(named):
-        rest = f"other items and {rest}"
-    return f"{words}, {amount}, {balance} {rest}"
+    rest = ["other items"] if len(parts["carried_by"]) > len(named) else []
+    if parts["remainder"]:
+        rest.append("the user's own embedding")
+    return f"{words}, {amount}" + (f", {balance} {_joined(rest)}" if rest else "")
 
 
 def _readable(each: NamedItem) -> str:

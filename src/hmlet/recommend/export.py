@@ -46,13 +46,12 @@ def export(
     out, data = Path(out), run.data
     if out.suffix not in _WRITERS:
         raise ConfigError(f"{out} does not end in {', '.join(_WRITERS)}", "name the format by the file's suffix")
-    users_UF, items_IF = run.factors
     chosen = np.arange(data.n_users) if users is None else users
     rows = 0
     with _writing(out, data, ranks) as write:
         advance(0, len(chosen))
         done = 0
-        for block, ranked in rank_blocks(users_UF, items_IF, chosen, k, seen_items(data, mask), allowed_I, ranks):
+        for block, ranked in rank_blocks(*run.scored, chosen, k, seen_items(data, mask), allowed_I, ranks):
             table = _table(data, block, ranked)
             write(table)
             rows, done = rows + len(table), done + len(block)

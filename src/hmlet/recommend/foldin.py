@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +31,13 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError
 from hmlet.graph import Graph, propagator, training_graph
-from hmlet.models import Model, Newcomer, Pass
+from hmlet.models import Model, Newcomer, Pass, Side
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.loading import load_model
 
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 SCALED_ON = 500  # trained nodes that give the length of a discriminant
-Side = Literal["user", "item"]
 Indices = Sequence[int] | npt.NDArray[np.integer]
 
 
@@ -135,8 +133,7 @@ class FoldIn:
 
     def own_items(self, user: int) -> npt.NDArray[np.int64]:
         """A trained user's training items."""
-        bounds = self.graph.indptr[user : user + 2]
-        return self.graph.neighbours[bounds[0] : bounds[1]].astype(np.int64) - self.graph.n_users
+        return own_items(self.graph, user)
 
     # -- how ------------------------------------------------------------------------------------------------------
 
@@ -165,24 +162,12 @@ class FoldIn:
 
     def lists_of(self, side: Side, lists: Sequence[Indices], may_be_empty: bool = False) -> Lists:
         """Neighbours as nodes, each once."""
-        first, count = (self.graph.n_users, self.graph.n_items) if side == "user" else (0, self.graph.n_users)
-        other = "item" if side == "user" else "user"
-        unique = [np.unique(np.asarray(each, dtype=np.int64)) for each in lists]
-        for at, each in enumerate(unique):
-            assert not len(each) or (each[0] >= 0 and each[-1] < count), f"an {other} index is out of range"
-            if not may_be_empty and not self.graph.degree[each + first].any():
-                known = "no" if not len(each) else "no trained"
-                raise DataError(
-                    f"new {side} {at + 1} has {known} {other}s", f"give at least one {other} of the training part"
-                )
-        offsets = np.concatenate([[0], np.cumsum([len(each) for each in unique])]).astype(np.int64)
-        nodes = np.concatenate([*unique, np.empty(0, np.int64)]) + first
-        return Lists(torch.from_numpy(nodes), torch.from_numpy(offsets))
+        return neighbour_lists(self.graph, side, lists, may_be_empty)
 
     def rule(self, side: Side) -> Rule:
         """The rule of a side, fitted when it is first needed."""
         if side not in self._rules:
-            newcomer = self.model.newcomer(self._others(side))
+            newcomer = self.model.newcomer(side, self._others(side))
             self._rules[side] = self._regression(side) if newcomer is None else self._own_rule(side, newcomer)
         return self._rules[side]
 
@@ -207,7 +192,7 @@ class FoldIn:
     @torch.no_grad()
     def _own_rule(self, side: Side, newcomer: Newcomer) -> Rule:
         """The model's own rule, which solves each newcomer alone; scaled to trained lengths if it asks for that."""
-        rule = self._one_by_one(newcomer.solve)
+        rule = self._one_by_one(newcomer)
         if not newcomer.rescaled:
             return rule
         nodes, lists = self._trained(side)
@@ -221,17 +206,40 @@ class FoldIn:
         n_users = self.graph.n_users
         return (self.inputs[0][n_users:] if side == "user" else self.inputs[0][:n_users]).double()
 
-    def _one_by_one(self, solve: Callable[[Tensor], Tensor]) -> Rule:
-        """The rule that solves each newcomer's own system; someone without neighbours gets 0."""
+    def _one_by_one(self, newcomer: Newcomer) -> Rule:
+        """The rule that solves each newcomer's own system."""
 
         def rule(lists: Lists, messages: list[Tensor]) -> Tensor:
-            found_BD = torch.zeros(len(lists.offsets) - 1, self.inputs[0].shape[1])
+            found_BD = torch.full((len(lists.offsets) - 1, self.inputs[0].shape[1]), newcomer.nobody)
             for at, (start, end) in enumerate(pairwise(lists.offsets.tolist())):
                 if end > start:
-                    found_BD[at] = solve(self.inputs[0][lists.nodes[start:end]].double()).float()
+                    found_BD[at] = newcomer.solve(self.inputs[0][lists.nodes[start:end]].double()).float()
             return found_BD
 
         return rule
+
+
+def neighbour_lists(graph: Graph, side: Side, lists: Sequence[Indices], may_be_empty: bool = False) -> Lists:
+    """The neighbours of newcomers of a side as nodes, each once."""
+    first, count = (graph.n_users, graph.n_items) if side == "user" else (0, graph.n_users)
+    other = "item" if side == "user" else "user"
+    unique = [np.unique(np.asarray(each, dtype=np.int64)) for each in lists]
+    for at, each in enumerate(unique):
+        assert not len(each) or (each[0] >= 0 and each[-1] < count), f"an {other} index is out of range"
+        if not may_be_empty and not graph.degree[each + first].any():
+            known = "no" if not len(each) else "no trained"
+            raise DataError(
+                f"new {side} {at + 1} has {known} {other}s", f"give at least one {other} of the training part"
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(each) for each in unique])]).astype(np.int64)
+    nodes = np.concatenate([*unique, np.empty(0, np.int64)]) + first
+    return Lists(torch.from_numpy(nodes), torch.from_numpy(offsets))
+
+
+def own_items(graph: Graph, user: int) -> npt.NDArray[np.int64]:
+    """A trained user's training items."""
+    bounds = graph.indptr[user : user + 2]
+    return graph.neighbours[bounds[0] : bounds[1]].astype(np.int64) - graph.n_users
 
 
 class _Arrivals:

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from hmlet.data import Vocabulary
 from hmlet.data.interactions import Id
+from hmlet.graph import training_graph
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
-from hmlet.ranking.top_k import NO_ITEM, Prepared, Ranked, allowed_items, similar, top_k
+from hmlet.ranking.scoring import Histories
+from hmlet.ranking.top_k import NO_ITEM, Ranked, allowed_items, similar, similar_histories, top_k
 from hmlet.recommend import export
 from hmlet.recommend.explanation import Explanation, explanation
 from hmlet.recommend.foldin import FoldIn
+from hmlet.recommend.histories import HistoryFold
 from hmlet.runs.finished import FinishedRun
 from hmlet.system.progress import Advance, silent
 from hmlet.system.ranks import ALONE, Ranks
@@ -65,11 +68,10 @@ class Recommender(FinishedRun):
         deny: Iterable[Id] | None = None,
     ) -> list[Recommendation]:
         """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
-        users_UF, items_IF = self.factors
         indices = self.data.users.indices(users).astype(np.int64)
         seen, allowed_I = seen_items(self.data, mask), self._allowed(allow, deny)
         answers: list[Recommendation] = []
-        for block, ranked in rank_blocks(users_UF, items_IF, indices, k, seen, allowed_I, prepared=self._prepared):
+        for block, ranked in rank_blocks(*self.scored, indices, k, seen, allowed_I):
             for user, items in zip(block, self._items(ranked), strict=True):
                 answers.append({"user": self.data.users.id(int(user)), "items": items})
         return answers
@@ -84,21 +86,30 @@ class Recommender(FinishedRun):
     ) -> list[Recommendation]:
         """The top-k of people the model has never seen, each given by the items it has; these are left out."""
         lists = [np.unique(self.data.items.indices(each)) for each in item_lists]
-        factors_BF = self.fold_in.users(lists)
+        newcomers = self.fold_in.users(lists)
         rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
         own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
-        ranked = top_k(factors_BF, self.factors[1], k, own, self._allowed(allow, deny), self._prepared)
+        ranked = top_k(newcomers, self.scored[1], k, own, self._allowed(allow, deny))
         return [{"items": items} for items in self._items(ranked)]
 
     def similar_items(self, item: Id, k: int = 20) -> list[ScoredItem]:
-        """The items whose factors point most nearly the same way, with the cosine as their score."""
-        (found,) = self._items(similar(self.factors[1], _row(self.data.items, item), k))
+        """The items whose factors point most nearly the same way, with the cosine as their score.
+
+        Of an item-item model: the items that this one speaks for most, with its weights as their scores.
+        """
+        row, (everyone, scorer) = _row(self.data.items, item), self.scored
+        if isinstance(everyone, Histories):
+            ranked = top_k(Histories(row, torch.tensor([0, 1])), scorer, k, (torch.zeros_like(row), row))
+        else:
+            ranked = similar(self.factors[1], row, k)
+        (found,) = self._items(ranked)
         return found
 
     def similar_users(self, user: Id, k: int = 20) -> list[ScoredUser]:
-        """The users whose factors point most nearly the same way, with the cosine as their score."""
-        users = self.data.users
-        ((indices, scores),) = _filled(similar(self.factors[0], _row(users, user), k))
+        """The users whose factors (histories, of an item-item model) have the largest cosine, which is the score."""
+        users, everyone = self.data.users, self.scored[0]
+        nearest = similar_histories if isinstance(everyone, Histories) else similar
+        ((indices, scores),) = _filled(nearest(everyone, _row(users, user), k))
         return [
             {"user": users.id(at), **_name(users, at), "score": score}
             for at, score in zip(indices, scores, strict=True)
@@ -126,13 +137,12 @@ class Recommender(FinishedRun):
         return export.export(self, out, k, chosen, mask, self._allowed(allow, deny), advance, ranks)
 
     @cached_property
-    def fold_in(self) -> FoldIn:
-        """What turns the items of a newcomer into factors."""
+    def fold_in(self) -> FoldIn | HistoryFold:
+        """What turns the items of a newcomer into factors, or into a history."""
+        everyone, scorer = self.scored
+        if isinstance(everyone, Histories):
+            return HistoryFold(training_graph(self.data), scorer)
         return FoldIn.open(self.directory, self.data)
-
-    @cached_property
-    def _prepared(self) -> Prepared:
-        return Prepared.of(self.factors[1])
 
     def _allowed(self, allow: Iterable[Id] | None, deny: Iterable[Id] | None) -> Tensor | None:
         chosen = [None if ids is None else self.data.items.indices(ids).astype(np.int64) for ids in (allow, deny)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra
 from hmlet.models import MODELS
-from hmlet.reproduction.cells import OURS, Cell, is_ours
+from hmlet.reproduction.cells import CAMPAIGN, OURS, Cell, is_ours
 from hmlet.reproduction.plan import Choice, folder
 from hmlet.reproduction.records import SEARCH_FOLDER
 from hmlet.reproduction.search_file import SearchFile
@@ -40,7 +40,7 @@ class Trial:
 
 def searched_models(choice: Choice) -> list[str]:
     """One model of each family that is chosen: HMLET's variants share a recipe, which End is searched for."""
-    chosen = choice.models or tuple(MODELS)
+    chosen = choice.models or tuple(CAMPAIGN.titles)
     families = {MODELS[name]: OURS if is_ours(name) else name for name in chosen}
     return list(families.values())
 

@@ -24,6 +24,7 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.data.dataset import read_parquet, sha256
 from hmlet.errors import RunError
+from hmlet.models import ItemWeights
 from hmlet.runs import tensors as files
 from hmlet.runs.locking import locked, require_own
 from hmlet.runs.record import (
@@ -237,8 +238,20 @@ class RunDirectory:
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
-        tensors = self.require_finished().read_tensors("factors.safetensors")
+        if self.item_weights() is not None:
+            raise RunError(
+                f"{self.path} has no factors: {self.record.model} ranks by item-item weights",
+                "use a run of a model that has factors",
+            )
+        tensors = self.read_tensors("factors.safetensors")
         return tensors["users"], tensors["items"]
+
+    def item_weights(self) -> ItemWeights | None:
+        """The finished weights of an item-item model, which are all that it learned; None if factors rank."""
+        if "factors.safetensors" in self.require_finished().record.files:
+            return None
+        tensors = self.read_tensors("model.safetensors")
+        return ItemWeights(**{name: tensors[name] for name in ItemWeights._fields})
 
     def weights(self) -> dict[str, Tensor]:
         """The finished model's parameters by today's names, whichever format version they were written in."""

@@ -15,6 +15,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import CATALOG, load
 from hmlet.errors import RunError
 from hmlet.ranking.evaluation import Evaluation, evaluate
+from hmlet.ranking.scoring import FactorScorer, Histories, Scored, weight_scorer
 from hmlet.runs.choices import GATES, Choices
 from hmlet.runs.directory import Epoch, RunDirectory
 from hmlet.runs.evaluations import store_evaluation, stored_evaluation
@@ -52,8 +53,18 @@ class FinishedRun:
 
     @cached_property
     def factors(self) -> tuple[Tensor, Tensor]:
-        """Tensors of users (U × F) and items (I × F)."""
+        """Tensors of users (U × F) and items (I × F); an item-item model has none."""
         return self.directory.factors()
+
+    @cached_property
+    def scored(self) -> Scored:
+        """What ranks: the users' factors and the items', or the users' histories and the item-item weights."""
+        weights = self.directory.item_weights()
+        if weights is None:
+            users_UF, items_IF = self.factors
+            return users_UF, FactorScorer(items_IF, repeatedly=True)
+        histories = Histories.of(self.data.csr("train"))
+        return histories, weight_scorer(weights, histories)
 
     @cached_property
     def gates(self) -> pa.Table:
@@ -77,7 +88,7 @@ class FinishedRun:
         stored = stored_evaluation(self.directory, split, mask, k)
         if stored is not None:
             return stored
-        result = evaluate(self.factors, self.data, split, mask, k, advance=advance)
+        result = evaluate(self.scored, self.data, split, mask, k, advance=advance)
         try:
             store_evaluation(self.directory, result)
         except RunError as error:  # the numbers are right even if they cannot be kept

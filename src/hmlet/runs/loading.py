@@ -26,6 +26,6 @@ def load_model(run: RunDirectory, *, nodes: bool = True) -> Model:
     assert not unexpected, f"model.safetensors has weights that the model lacks: {unexpected}"
     assert per_node.issuperset(missing), f"model.safetensors lacks weights of the model: {missing}"
     if nodes:
-        users_UF, items_IF = run.factors()
-        model.set_nodes(len(users_UF), len(items_IF), {name: stored[name] for name in per_node})
+        sides = run.read_table("ids.parquet").column("side").to_pylist()
+        model.set_nodes(sides.count("user"), sides.count("item"), {name: stored[name] for name in per_node})
     return model.eval()

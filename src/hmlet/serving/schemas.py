@@ -211,7 +211,7 @@ class Served(BaseModel):
     run: str
     model: str
     data: ServedData
-    factor_size: int
+    factor_size: int | None  # None: it ranks by item-item weights
     valid: dict[str, float] | None
     versions: dict[str, str]
     named: dict[str, bool]

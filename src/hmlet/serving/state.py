@@ -18,6 +18,7 @@ from hmlet.data import Csr, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError
 from hmlet.ranking.evaluation import KNOWN, seen_items
+from hmlet.ranking.scoring import Histories
 from hmlet.recommend.explanation import Explanation
 from hmlet.recommend.recommender import Recommendation, Recommender, scored_items
 from hmlet.runs.choices import CLASSES, Choices
@@ -35,7 +36,8 @@ class Served:
 
     def __init__(self, run: Recommender, path: Path, *, approximate: bool = False) -> None:
         self.run, self.path, self.data = run, path, run.data
-        self.name = f"{run.record.model}-{run.record.files['factors.safetensors'][0][:12]}"
+        learned = run.record.files.get("factors.safetensors") or run.record.files["model.safetensors"]
+        self.name = f"{run.record.model}-{learned[0][:12]}"
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
         # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
@@ -161,7 +163,7 @@ class Served:
             run=self.name,
             model=record.model,
             data=schemas.ServedData(name=record.data.name, users=self.data.n_users, items=self.data.n_items),
-            factor_size=int(self.run.factors[0].shape[1]),
+            factor_size=None if isinstance(self.run.scored[0], Histories) else int(self.run.factors[0].shape[1]),
             valid=None if record.valid is None else dict(record.valid),
             versions={"service": VERSION, "trained_with": record.versions.hmlet},
             named={side: self.vocabulary(side).names is not None for side in ("user", "item")},

@@ -65,7 +65,7 @@ def plan_training(
     known only without `memory`, for a single device that the training fits on.
     """
     ranks = Ranks(0, devices)
-    ranks.require_columns(recipe.model.embedding_size)
+    ranks.require_columns(recipe.model.columns)
     kind, free = _place(device, memory)
     need, refused = memory_plan(recipe, sizes, kind, ranks), _refusal(sizes)
     enough = fits(need.total, kind, devices, free)

@@ -47,7 +47,7 @@ def step_parts(recipe: Recipe, n_nodes: int, n_edges: int, storage: int = FLOAT,
     Dense transformations of NGCF, LR-GCCF, GC-MC and PinSage are left out: for these the floor is a low one.
     """
     model, train = recipe.model, recipe.train
-    size, layers = model.embedding_size, model.depth
+    size, layers = model.columns, model.depth
     table = n_nodes * size
     entries = 2 * n_edges * (1.0 - train.edge_dropout)
     parts = build_loss(train.loss, recipe.loss).work(size, train.batch_size, layers, storage)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
@@ -13,6 +12,7 @@ from hmlet.graph import Graph, propagator, training_graph
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.models import Layers, Model, build
 from hmlet.ranking.evaluation import Evaluation, evaluate
+from hmlet.ranking.scoring import Histories, weight_scorer
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.training.steps import Steps, make_operator, make_steps
@@ -43,7 +43,7 @@ class Learner:
     def start(self) -> None:
         """Replace the random e⁰ by singular vectors, found with float32 products and without self-loops, if the recipe
         asks for them."""
-        if self.recipe.model.start != "spectral":
+        if not self.recipe.model.starts_spectrally:
             return
         operator = self.operator
         if self.model.self_loops or operator.storage is not None:
@@ -58,19 +58,25 @@ class Learner:
     def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:
         """The model as it is, on the validation part; training goes on as if nothing had happened."""
         self.model.eval()
-        layers, own_NF = self.finished(epoch)
-        items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
-        factors = (own_NF[: self.model.n_users], items_IF)
-        evaluation = evaluate(factors, self.data, "valid", "train", SELECTION_K, self.ranks, self.width)
+        layers = self.finished(epoch)
+        weights = self.model.item_weights()
+        if weights is not None:
+            histories = Histories.of(self.data.csr("train"))
+            scorer = weight_scorer(weights, histories)
+            evaluation = evaluate((histories.to(scorer.device), scorer), self.data, "valid", "train", SELECTION_K)
+        else:
+            own_NF = layers.factors().float()
+            items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
+            factors = (own_NF[: self.model.n_users], items_IF)
+            evaluation = evaluate(factors, self.data, "valid", "train", SELECTION_K, self.ranks, self.width)
         self.model.train()
         return evaluation, layers
 
     @torch.no_grad()
-    def finished(self, epoch: int) -> tuple[Layers, Tensor]:
-        """The layers and factors of the model as it is, the rank's own columns of them."""
+    def finished(self, epoch: int) -> Layers:
+        """The layers of the model as it is, the rank's own columns of them."""
         how = replace(self.model.ranking_pass(epoch - 1, self.ranking_noise), ranks=self.ranks)
-        layers = self.model.propagate(self.operator, how)
-        return layers, layers.factors().float()
+        return self.model.propagate(self.operator, how)
 
     @property
     def width(self) -> int:

@@ -230,7 +230,7 @@ def _require_splittable(recipe: Recipe, ranks: Ranks) -> None:
     """Refuse what several ranks cannot share."""
     if ranks.size > 1 and not recipe.model.splits:
         raise ConfigError(f"{recipe.model.name} is solved in one process", "start it without torchrun")
-    ranks.require_columns(recipe.model.embedding_size)
+    ranks.require_columns(recipe.model.columns)
 
 
 def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resume: bool, extend: bool) -> RunDirectory:
@@ -430,7 +430,9 @@ class Trainer(Learner):
         value = evaluation.metrics[SELECTION]
         if value > self.state.best_value:
             self.state.best_value, self.state.best_epoch, self.state.stale = value, epoch, 0
-            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            self.best = {}  # after the last epoch the model itself is the best one
+            if epoch < self.recipe.train.epochs:
+                self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         else:
             self.state.stale += 1
         row: dict[str, Any] = {"valid": evaluation.metrics}
@@ -490,9 +492,11 @@ class Trainer(Learner):
             self.model.load_state_dict(self.best)
         self.model.eval()
         best_epoch = self.state.best_epoch or epochs
-        layers, own_NF = self.finished(best_epoch)
-        users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
-        self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
+        layers = self.finished(best_epoch)
+        if self.model.item_weights() is None:
+            own_NF = layers.factors().float()
+            users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
+            self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
         self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
             embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}

@@ -101,7 +101,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
         graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.edges, device),
-        table=2 * state + trained,
+        table=(1 if recipe.train.epochs == 1 else 2) * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
@@ -116,7 +116,7 @@ def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     model = build(recipe.model, one, torch.Generator()).to(META)
     state = model.state_dict()
     resized = {
-        name: torch.empty(sizes.nodes, *state[name].shape[1:], dtype=state[name].dtype, device=META)
+        name: torch.empty(model.node_shape(name, sizes.users, sizes.items), dtype=state[name].dtype, device=META)
         for name in model.per_node()
     }
     model.set_nodes(sizes.users, sizes.items, resized)
@@ -145,25 +145,32 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
 
 def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:
     """The most that an evaluation holds: every layer, the factors, and a block of users; or every layer and a copy of
-    the model that may be the best."""
+    the model that may be the best. An item-item model has no layers and ranks by histories of a typical length."""
+    per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
     model.eval()
+    weights = model.item_weights()
+    if weights is not None:
+        history = sizes.edges // max(1, sizes.users) + 1
+        # Scores from sparse weights are float64, and a sparse matrix of 12 bytes a score comes before them.
+        row = (20 if weights.sparse else 4) * sizes.items + candidate_bytes(sizes.items, history, k)
+        size = block_size(sizes.items, history, k, device)
+        return int(min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks) * row + per_user)
     with torch.no_grad(), Ledger(model) as ledger:
         layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
         kept = ledger.live
         own_NF = layers.factors().float()
         items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
-        _prepared = items_IF.T.contiguous() if device == "cpu" else None  # as ranking.Prepared has it
+        _prepared = items_IF.T.contiguous() if device == "cpu" else None  # as FactorScorer has it
     size = block_size(sizes.items, items_IF.shape[1], k, device)
     ranked = min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks)
     block = ranked * (4 * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k))
-    per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
 
 
 def _start_bytes(recipe: Recipe, model: Model, sizes: Sizes, device: str, ranks: Ranks) -> int:
     """The most that a spectral start holds beside the graph: the parameters, an operator of its own, and its blocks."""
-    if recipe.model.start == "random":
+    if not recipe.model.starts_spectrally:
         return 0
     operator = plan_operator(sizes.nodes, sizes.edges, device, memory=recipe.train.graph_memory)
     own = operator.nbytes if model.self_loops or recipe.train.precision == "bfloat16" else 0
@@ -218,7 +225,7 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
     Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model; the
     graph goes to the host, which costs time, only where it has to.
     """
-    columns = recipe.model.embedding_size
+    columns = recipe.model.columns
     on_cuda = device == "cuda"
     savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
     streaming = ["train.graph_memory=host"] if on_cuda else []

@@ -162,7 +162,7 @@ class WatchedSteps:
         recipe, operator, device = self.steps.recipe, self.steps.operator, self.steps.device
         storage = operator.storage or torch.float32
         frozen = self.epoch < recipe.model.warmup
-        rates = measure(device, storage, recipe.model.embedding_size)
+        rates = measure(device, storage, recipe.model.columns)
         parts = step_parts(recipe, operator.n_nodes, operator.n_edges, storage.itemsize, frozen)
         floor = by_part(parts, rates)
         least = floor_seconds(parts, rates)

@@ -66,12 +66,14 @@ def make_steps(
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
     """PyTorch's deterministic algorithms while a step is taken or planned, where the recipe asks for them."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(wanted or before)
+    if not wanted or torch.are_deterministic_algorithms_enabled():  # the setter takes seconds: it loads a compiler
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(False)
 
 
 def learning_rate(train: TrainConfig, epoch: int) -> float:

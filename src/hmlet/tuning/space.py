@@ -46,6 +46,8 @@ def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
         spaces, name = resources.files("hmlet.config") / "recipes" / "spaces", f"{MODELS[model].Config.family}.toml"
         own = spaces / preset / name
         source = own if own.is_file() else spaces / name
+        if not source.is_file():
+            raise ConfigError(f"{model} comes without a search space", "pass a TOML file with a [space] table")
     elif not file.is_file():
         raise ConfigError(f"{file} is not a file", "pass a TOML file with a [space] table")
     try:

@@ -1,0 +1,209 @@
+"""What `top_k` ranks by: every item's score for a block of users, roughly for all items and exactly for a few.
+
+A factor model scores by the dot product of a user's and an item's factor. An item-item model scores by the user's
+history: each of its items adds its row of the weights W. Both are exact in float64 from the float32 numbers that a run
+stores.
+
+Legend: U users, B users ranked together, I items, F factor size, C candidates, E entries of all
+histories.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from hmlet.data import Csr
+from hmlet.models import ItemWeights
+
+
+@dataclass(frozen=True, eq=False)
+class Histories:
+    """Each user's items, ascending: items_E[offsets[b]:offsets[b + 1]]."""
+
+    items_E: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, users: Csr) -> Histories:
+        return cls(torch.from_numpy(users.items.astype(np.int64)), torch.from_numpy(users.indptr))
+
+    def to(self, device: torch.device) -> Histories:
+        return Histories(self.items_E.to(device), self.offsets.to(device))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: Tensor | slice, /) -> Histories:
+        first_B, count_B = self.offsets[:-1][rows], self.counts_B[rows]
+        offsets = torch.cat([count_B.new_zeros(1), count_B.cumsum(0)])
+        within_E = torch.arange(int(offsets[-1]), device=offsets.device)
+        return Histories(self.items_E[within_E + (first_B - offsets[:-1]).repeat_interleave(count_B)], offsets)
+
+    @property
+    def counts_B(self) -> Tensor:
+        return self.offsets.diff()
+
+    @property
+    def owner_E(self) -> Tensor:
+        """The row of each entry."""
+        return torch.arange(len(self), device=self.offsets.device).repeat_interleave(self.counts_B)
+
+
+Users = TypeVar("Users", Tensor, Histories)
+"""One row for each user: its factor, or its history."""
+
+
+class Scorer(ABC, Generic[Users]):
+    """The items, as far as scoring them for users needs them."""
+
+    n_items: int
+    device: torch.device
+    depth: int  # numbers that a score is the sum of, typically: a user's ranking holds this many for each candidate
+
+    @abstractmethod
+    def rough(self, users: Users, room: Tensor | None) -> Tensor:
+        """Every item's score, in `room` where that saves time: B × I. Those in float64 are exact already."""
+
+    @abstractmethod
+    def exact(self, users: Users, items_BC: Tensor | None) -> Tensor:
+        """The scores of some items (all of them without any) in float64: B × C."""
+
+    @abstractmethod
+    def rounding(self, users: Users) -> Tensor:
+        """A bound on the error of each user's rough scores, in float64: B."""
+
+    def room(self, rows: int) -> Tensor | None:
+        """Memory for `rows` users' rough scores, for a CPU to use again and again."""
+        return None
+
+
+class FactorScorer(Scorer[Tensor]):
+    """Scores are dot products of a user's and an item's factor."""
+
+    def __init__(self, items_IF: Tensor, *, repeatedly: bool = False) -> None:
+        """Items by their factors. Who ranks them `repeatedly` has a CPU read them in the order that it prefers."""
+        self.items_IF = items_IF
+        self.n_items, self.depth = items_IF.shape
+        self.device = items_IF.device
+        room = scores_room(self.depth, items_IF) if repeatedly else None
+        self.items_FI = items_IF.T if room is None else room.copy_(items_IF.T)
+
+    @cached_property
+    def longest(self) -> Tensor:
+        """The largest norm of an item's factor."""
+        return self.items_IF.norm(dim=1).max() if self.n_items else self.items_IF.new_zeros(())
+
+    def rough(self, users: Tensor, room: Tensor | None) -> Tensor:
+        return torch.mm(users, self.items_FI, out=None if room is None else room[: len(users)])
+
+    def exact(self, users: Tensor, items_BC: Tensor | None) -> Tensor:
+        if items_BC is None:
+            return torch.stack([(self.items_IF.double() * user_F).sum(dim=1) for user_F in users.double()])
+        items_BCF = self.items_IF.index_select(0, items_BC.flatten()).view(*items_BC.shape, self.depth)
+        exact_BC: Tensor = items_BCF.double().mul_(users.double()[:, None, :]).sum(dim=2)
+        return exact_BC
+
+    def rounding(self, users: Tensor) -> Tensor:
+        """Of rounding, and of products too small for the type."""
+        size, kind = self.depth, torch.finfo(users.dtype)
+        lost = (size * kind.tiny) ** 0.5  # a norm is short by at most this much where its squares vanish
+        length_B = users.norm(dim=1).double() + lost
+        error_B: Tensor = size * (4 * kind.eps * length_B * (self.longest.double() + lost) + kind.tiny)
+        return error_B
+
+    def room(self, rows: int) -> Tensor | None:
+        return scores_room(rows, self.items_IF)
+
+
+class WeightScorer(Scorer[Histories]):
+    """Scores are sums of weights, W being whole: item j scores Σ W_ij over the user's items i."""
+
+    def __init__(self, weights_II: Tensor, typical_history: int) -> None:
+        self.weights_II = weights_II
+        self.n_items, self.device, self.depth = len(weights_II), weights_II.device, typical_history
+
+    @cached_property
+    def largest_I(self) -> Tensor:
+        """The largest weight of each item, whatever its sign."""
+        return self.weights_II.abs().amax(dim=1).double() if self.n_items else self.weights_II.new_zeros(0).double()
+
+    def rough(self, users: Histories, room: Tensor | None) -> Tensor:
+        return embedding_bag(users.items_E, self.weights_II, users.offsets, mode="sum", include_last_offset=True)
+
+    def exact(self, users: Histories, items_BC: Tensor | None) -> Tensor:
+        if items_BC is None:
+            return _sums(self.weights_II[users.items_E].double(), users)
+        return _sums(self.weights_II[users.items_E[:, None], items_BC[users.owner_E]].double(), users)
+
+    def rounding(self, users: Histories) -> Tensor:
+        """n numbers are added with an error of at most n ε times the sum of their magnitudes."""
+        magnitude_B = _sums(self.largest_I[users.items_E][:, None], users)[:, 0]
+        return 2 * torch.finfo(self.weights_II.dtype).eps * users.counts_B * magnitude_B
+
+
+class SparseWeightScorer(Scorer[Histories]):
+    """The same with W sparse, on the CPU: SciPy adds the weights in float64, in the order of the history."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, weights: ItemWeights, typical_history: int) -> None:
+        from scipy.sparse import csr_matrix
+
+        self.n_items, self.depth = len(weights.offsets) - 1, typical_history
+        values = weights.values.cpu().numpy().astype(np.float64)
+        entries = values, weights.items.cpu().numpy(), weights.offsets.cpu().numpy()
+        self.weights = csr_matrix(entries, shape=(self.n_items, self.n_items))
+
+    def rough(self, users: Histories, room: Tensor | None) -> Tensor:
+        from scipy.sparse import csr_matrix
+
+        entries = np.ones(len(users.items_E)), users.items_E.numpy(), users.offsets.numpy()
+        return torch.from_numpy((csr_matrix(entries, shape=(len(users), self.n_items)) @ self.weights).toarray())
+
+    def exact(self, users: Histories, items_BC: Tensor | None) -> Tensor:
+        scores_BI = self.rough(users, None)
+        return scores_BI if items_BC is None else scores_BI.gather(1, items_BC)
+
+    def rounding(self, users: Histories) -> Tensor:
+        return torch.zeros(len(users), dtype=torch.float64)
+
+
+Scored = tuple[Any, Scorer[Any]]
+"""Users and what scores items for them: factors, or histories and weights."""
+
+
+def weight_scorer(weights: ItemWeights, histories: Histories) -> Scorer[Histories]:
+    """The scorer of an item-item model, whose weights are whole or sparse."""
+    typical = len(histories.items_E) // max(1, len(histories)) + 1
+    return SparseWeightScorer(weights, typical) if weights.sparse else WeightScorer(weights.values, typical)
+
+
+def _sums(values_EC: Tensor, users: Histories) -> Tensor:
+    """Each user's sum over its entries, one after the other, so that equal sums are equal to the last bit: B × C."""
+    if not len(values_EC):
+        return values_EC.new_zeros(len(users), values_EC.shape[1])
+    return torch.segment_reduce(values_EC, "sum", lengths=users.counts_B, axis=0, unsafe=True)
+
+
+def scorer_of(items: Tensor | Scorer[Users], *, repeatedly: bool = False) -> Scorer[Users]:
+    """Items as a scorer: a tensor is their factors, and its users are factors too."""
+    return FactorScorer(items, repeatedly=repeatedly) if isinstance(items, Tensor) else items  # type: ignore[return-value]
+
+
+def scores_room(rows: int, items_IF: Tensor) -> Tensor | None:
+    """Memory for `rows` rows of I, for a CPU to use again and again; None on a GPU, whose allocator keeps its own.
+
+    Rows begin on cache lines: a matrix product is the faster for it.
+    """
+    if items_IF.device.type != "cpu":
+        return None
+    line = 64 // items_IF.element_size()
+    return items_IF.new_empty(rows, -(-len(items_IF) // line) * line)[:, : len(items_IF)]

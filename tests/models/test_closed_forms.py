@@ -1,0 +1,108 @@
+"""The closed forms against dense float64 NumPy, with weights whole and sparse, and more users than items and fewer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import oracles
+import planted
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from hmlet.models import MODELS, ItemWeights, build, item_item
+
+SHAPES = [(40, 25), (25, 40)]
+
+
+def interactions(n_users: int, n_items: int) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """Random pairs, without any of the last user and the last item; and the same as a dense matrix."""
+    pairs = planted.random_pairs(3, n_users - 1, n_items - 1, 0.25)
+    dense_UI = np.zeros((n_users, n_items))
+    for user, item in pairs:
+        dense_UI[user, item] = 1.0
+    return list(pairs), dense_UI
+
+
+def solved(name: str, n_users: int, n_items: int, **settings: Any) -> Any:
+    pairs, _ = interactions(n_users, n_items)
+    config = MODELS[name].Config(name=name, **settings)  # type: ignore[call-arg]
+    model = build(config, planted.graph(pairs, n_users, n_items), torch.Generator().manual_seed(1))
+    assert model.solve(planted.csr(pairs, n_users)) == 0.0
+    return model
+
+
+def dense(weights: ItemWeights) -> np.ndarray:
+    if not weights.sparse:
+        return weights.values.numpy()
+    n_items = len(weights.offsets) - 1
+    values, items, offsets = (each.numpy() for each in weights)
+    found: np.ndarray = csr_matrix((values, items, offsets), shape=(n_items, n_items)).toarray()
+    return found
+
+
+@pytest.mark.parametrize(("n_users", "n_items"), SHAPES)
+@pytest.mark.parametrize("multiple", [0.5, 5.0])
+def test_ease(n_users: int, n_items: int, multiple: float) -> None:
+    pairs, dense_UI = interactions(n_users, n_items)
+    expected = oracles.ease(dense_UI, multiple * len(pairs) / n_items)
+    found = dense(solved("ease", n_users, n_items, regularization=multiple).item_weights())
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
+    assert not found.diagonal().any()
+
+
+@pytest.mark.parametrize(("n_users", "n_items"), SHAPES)
+@pytest.mark.parametrize("neighbours", [2, 7, 1000])
+def test_item_knn(n_users: int, n_items: int, neighbours: int) -> None:
+    """Scores, because which of two equally similar items is kept is left open; the oracle's ties are of random data."""
+    _, dense_UI = interactions(n_users, n_items)
+    found = dense(solved("itemknn", n_users, n_items, neighbours=neighbours, shrinkage=3.0).item_weights())
+    expected = oracles.item_knn(dense_UI, neighbours, 3.0)
+    np.testing.assert_allclose(np.sort(found, axis=0), np.sort(expected, axis=0), rtol=1e-5, atol=1e-7)
+    every = oracles.item_knn(dense_UI, 1000, 3.0)
+    np.testing.assert_allclose(found, np.where(found != 0, every, 0.0), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("n_users", "n_items"), SHAPES)
+@pytest.mark.parametrize("vectors", [5, 256])
+def test_gf_cf(n_users: int, n_items: int, vectors: int) -> None:
+    _, dense_UI = interactions(n_users, n_items)
+    found = dense(solved("gf-cf", n_users, n_items, vectors=vectors).item_weights())
+    np.testing.assert_allclose(found, oracles.gf_cf(dense_UI, vectors, 0.3), rtol=2e-3, atol=2e-4)
+
+
+def test_popularity() -> None:
+    _, dense_UI = interactions(40, 25)
+    model = solved("popularity", 40, 25)
+    users_UF, items_IF = model.factors(lambda x_ND: x_ND)
+    np.testing.assert_array_equal((users_UF @ items_IF.T).numpy(), np.tile(dense_UI.sum(axis=0), (40, 1)))
+
+
+@pytest.mark.parametrize("name", ["itemknn", "ease", "gf-cf"])
+def test_sparse_weights_are_the_largest_of_the_whole_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two weights of each of 40 items: the two largest of its column. With all kept, the same as whole."""
+    whole = dense(solved(name, 25, 40, neighbours=40).item_weights())
+    few = solved(name, 25, 40, neighbours=2).item_weights()
+    assert few.sparse
+    found = dense(few)
+    kept = np.sort(np.abs(whole), axis=0)[-2:]
+    np.testing.assert_array_equal(np.sort(np.abs(found), axis=0)[-2:], kept)
+    np.testing.assert_array_equal(found, np.where(found != 0, whole, 0.0))
+    monkeypatch.setattr(item_item, "DENSE_SHARE", 0)  # sparse, however much is kept
+    everything = solved(name, 25, 40, neighbours=40).item_weights()
+    assert everything.sparse
+    np.testing.assert_array_equal(dense(everything), whole)
+
+
+@pytest.mark.parametrize("name", ["itemknn", "ease", "gf-cf"])
+def test_blocks_of_columns_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = dense(solved(name, 25, 40).item_weights())
+    monkeypatch.setattr(item_item, "BLOCK_BYTES", 4 * 40 * 7)  # seven items at a time, and five at last
+    np.testing.assert_allclose(dense(solved(name, 25, 40).item_weights()), whole, rtol=1e-5, atol=1e-7)
+
+
+def test_large_catalogues_keep_a_few_weights() -> None:
+    config: Any = MODELS["ease"].Config()
+    assert (config.kept(16_384), config.sparse(16_384)) == (16_384, False)
+    assert (config.kept(16_385), config.sparse(16_385)) == (500, True)
