@@ -131,6 +131,7 @@ def test_a_sentence_by_hand() -> None:
             {"item": 300, "name": None, "contribution": 0.0123456},
             {"item": 400, "name": "Blue in Green", "contribution": -0.1},
         ],
+        "remainder": 0.8376544,
     }
     assert sentence(parts) == (
         "Naima scores 1.5 for 7: So What (+0.75) and 300 (+0.0123) speak for it, 51% of the score together, "
@@ -155,7 +156,14 @@ def test_a_sentence_by_hand() -> None:
 
 def test_a_sentence_names_the_three_strongest_and_what_balances_them() -> None:
     carried = [{"item": f"i{at}", "contribution": part} for at, part in enumerate([0.9, 0.5, 0.1, 0.05])]
-    parts: dict[str, Any] = {"user": "u", "item": "x", "score": 1.0, "seen": False, "carried_by": carried}
+    parts: dict[str, Any] = {
+        "user": "u",
+        "item": "x",
+        "score": 1.0,
+        "seen": False,
+        "carried_by": carried,
+        "remainder": 0.1,
+    }
     parts |= {"layers": [{"layer": 0, "contribution": 1.0}], "gates": []}
     assert sentence(parts) == (
         "x scores 1 for u: i0 (+0.9), i1 (+0.5) and i2 (+0.1) speak most for it, 150% of the score together, "

@@ -43,7 +43,7 @@ class Planted:
     """A data set and factors, as an export asks of a run."""
 
     def __init__(self, data: Dataset, factors: tuple[torch.Tensor, torch.Tensor]) -> None:
-        self.data, self.factors = data, factors
+        self.data, self.factors, self.scored = data, factors, factors
 
 
 def many() -> Planted:
