@@ -60,7 +60,7 @@ class ModelConfig(Section):
     @classmethod
     def kind(cls) -> str:
         """What kind of model it is: one that propagates over the graph, a factorisation, or a closed form."""
-        if cls.propagates:
+        if "layers" in cls.model_fields:
             return "graph"
         return "factorisation" if "embedding_size" in cls.model_fields else "closed form"
 
