@@ -138,7 +138,7 @@ def test_a_damaged_file_is_refused_by_name(name: str, copy: Path) -> None:
     READERS[name](copy)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", sorted(set(READERS) - {CHECKPOINT}))  # without one, a run cannot be extended
 def test_a_missing_file_is_refused_by_name(name: str, copy: Path) -> None:
     (copy / name).unlink()
     with pytest.raises(RunError, match=rf"{name}"):
@@ -149,7 +149,7 @@ def test_a_missing_file_is_refused_by_name(name: str, copy: Path) -> None:
 def test_a_file_of_another_run_is_refused_by_name(name: str, copy: Path, another: Path) -> None:
     """Two files of one content are no two files: the ids of both runs are the same."""
     shutil.copy(another / name, copy / name)
-    with pytest.raises(RunError, match=rf"{name} is damaged or of another run"):
+    with pytest.raises(RunError, match=rf"{name} is (damaged or )?of another run"):
         READERS[name](copy)
 
 

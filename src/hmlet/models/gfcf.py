@@ -43,7 +43,7 @@ class GFCF(ItemItem):
         super().__init__(config, graph, generator)
         self.seed = int(torch.randint(2**62, (1,), generator=generator))
 
-    def columns(self, interactions: csr_matrix) -> Iterator[Tensor]:
+    def rows(self, interactions: csr_matrix) -> Iterator[Tensor]:
         from scipy.sparse import diags
 
         train = Csr(interactions.indptr.astype(np.int64), interactions.indices)
@@ -57,7 +57,7 @@ class GFCF(ItemItem):
         right_ID = torch.where(scale_I1 > 0, 1.0 / scale_I1, 0.0) * vectors_ID
         for block in blocks(self.n_items):
             linear_BI = torch.from_numpy((by_item[block] @ normalised).toarray())
-            yield linear_BI.addmm_(right_ID[block], left_ID.T)
+            yield linear_BI.addmm_(left_ID[block], right_ID.T)
 
     def _vectors(self, graph: Graph) -> Tensor:
         """V, on the CPU."""

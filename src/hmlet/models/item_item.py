@@ -2,7 +2,7 @@
 
 score(u, j) = Σ W_ij over the training items i of user u
 
-For each item j the largest T of the weights W_ij are kept: the items that speak most for it.
+Of each item i the largest T of the weights W_ij are kept: the items that it speaks for most.
 
 Legend: U users, I items, N nodes, B items of a block, T kept weights of an item.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WHOLE_ITEMS = 16_384  # up to this many items every weight is kept: 1 GiB
 TRUNCATED_TO = 500  # weights of an item that are kept beyond that
 DENSE_SHARE = 16  # W is sparse if less than 1 / 16 is kept: adding a sparse entry takes about 16 times as long
-BLOCK_BYTES = 64 << 20  # of the columns of W that are made together
+BLOCK_BYTES = 64 << 20  # of the rows of W that are made together
 
 
 class ItemItemConfig(ModelConfig):
@@ -58,6 +58,7 @@ class ItemItemConfig(ModelConfig):
 class ItemItem(Model):
     """A model that is W: it has nothing to propagate, and nothing has a gradient."""
 
+    by_target: ClassVar[bool] = False  # whether the T weights *for* each item are kept instead; W is symmetric then
     config: ItemItemConfig
     values: Tensor
     items: Tensor
@@ -79,48 +80,42 @@ class ItemItem(Model):
     # -- solving --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def columns(self, interactions: csr_matrix) -> Iterator[Tensor]:
-        """The columns of W from the first to the last, for a block of items j at a time: B × I, W_ij at [j, i]."""
+    def rows(self, interactions: csr_matrix) -> Iterator[Tensor]:
+        """The rows of W from the first to the last, in blocks: B × I each."""
 
     def solve(self, train: Csr) -> float:
         """Make W; the same whenever it is called."""
-        from scipy.sparse import csr_matrix  # here, because every command imports this module
+        from scipy.sparse import csr_matrix, vstack  # here, because every command imports this module
 
         ones = np.ones(len(train.items), dtype=np.float32)
         interactions = csr_matrix((ones, train.items, train.indptr), shape=(self.n_users, self.n_items))
-        kept = self.config.kept(self.n_items)
-        sparse: list[csr_matrix] = []
+        kept, sparse = self.config.kept(self.n_items), self.config.sparse(self.n_items)
+        found: list[csr_matrix] = []
         start = 0
-        for columns_BI in self.columns(interactions):
-            block = slice(start, start + len(columns_BI))
+        for rows_BI in self.rows(interactions):
+            block = slice(start, start + len(rows_BI))
             start = block.stop
-            if self.config.sparse(self.n_items):
-                chosen_BT = _largest(columns_BI, kept)
-                values_BT = columns_BI.gather(1, chosen_BT).cpu().numpy()
-                offsets = np.arange(0, values_BT.size + 1, kept)
-                sparse.append(
-                    csr_matrix((values_BT.ravel(), chosen_BT.cpu().numpy().ravel(), offsets), shape=columns_BI.shape)
-                )
-                continue
-            if kept < self.n_items:
-                chosen_BT = _largest(columns_BI, kept)
-                columns_BI = torch.zeros_like(columns_BI).scatter_(1, chosen_BT, columns_BI.gather(1, chosen_BT))
-            self.values[:, block] = columns_BI.T
+            if sparse or kept < self.n_items:
+                chosen_BT = rows_BI.abs().topk(kept, dim=1, sorted=False).indices.sort(dim=1).values
+                values_BT = rows_BI.gather(1, chosen_BT)
+                if sparse:
+                    found.append(_csr(values_BT, chosen_BT, self.n_items))
+                    continue
+                rows_BI = torch.zeros_like(rows_BI).scatter_(1, chosen_BT, values_BT)
+            (self.values.T if self.by_target else self.values)[block] = rows_BI
         if sparse:
-            self._store(sparse)
+            weights = vstack(found, format="csr")
+            self._store(weights.T.tocsr() if self.by_target else weights)
         return 0.0
 
-    def _store(self, columns: list[csr_matrix]) -> None:
-        """Keep the columns' entries row by row."""
-        from scipy.sparse import vstack
-
-        by_row = vstack(columns, format="csr").T.tocsr()
-        for mine, found in ((self.values, by_row.data), (self.items, by_row.indices), (self.offsets, by_row.indptr)):
-            mine.copy_(torch.from_numpy(found))
+    def _store(self, weights: csr_matrix) -> None:
+        self.values.copy_(torch.from_numpy(weights.data))
+        self.items.copy_(torch.from_numpy(weights.indices))
+        self.offsets.copy_(torch.from_numpy(weights.indptr))
 
     def solving_bytes(self, n_edges: int) -> int:
-        """The interactions by user and by item, a block of columns with what chooses among them, and W twice."""
-        return 2 * 12 * n_edges + 4 * BLOCK_BYTES + (2 * self.values.nbytes * 2 if len(self.offsets) else 0)
+        """The interactions by user and by item, a block of rows with what chooses among them, and sparse rows twice."""
+        return 2 * 12 * n_edges + 4 * BLOCK_BYTES + 2 * 8 * len(self.items)
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
@@ -137,11 +132,15 @@ class ItemItem(Model):
 
 
 def blocks(n_items: int) -> Iterator[slice]:
-    """Slices of the items, whose columns of W take BLOCK_BYTES each."""
+    """Slices of the items, whose rows of W take BLOCK_BYTES each."""
     size = max(1, BLOCK_BYTES // (4 * max(1, n_items)))
     return (slice(start, min(start + size, n_items)) for start in range(0, n_items, size))
 
 
-def _largest(columns_BI: Tensor, count: int) -> Tensor:
-    """Where the `count` largest magnitudes of each row are, ascending."""
-    return columns_BI.abs().topk(count, dim=1, sorted=False).indices.sort(dim=1).values
+def _csr(values_BT: Tensor, items_BT: Tensor, n_items: int) -> csr_matrix:
+    """Rows with T entries each, as SciPy has them."""
+    from scipy.sparse import csr_matrix
+
+    rows, kept = values_BT.shape
+    values, items = (each.cpu().numpy().ravel() for each in (values_BT, items_BT))
+    return csr_matrix((values, items, np.arange(0, rows * kept + 1, kept)), shape=(rows, n_items))

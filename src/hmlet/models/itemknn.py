@@ -25,7 +25,7 @@ class ItemKNNConfig(ItemItemConfig):
     family: ClassVar[str] = "itemknn"
     name: Literal["itemknn"] = "itemknn"
     neighbours: PositiveInt = 200
-    """N, how many most similar items are kept for each item."""
+    """N, how many of the most similar items speak for each item."""
     shrinkage: Annotated[float, Field(ge=0.0)] = 10.0
     """Added to the denominator of the cosine: the larger, the less a few common users count."""
 
@@ -34,9 +34,10 @@ class ItemKNN(ItemItem):
     """Cosines between the items' columns of the interactions."""
 
     Config = ItemKNNConfig
+    by_target = True
     config: ItemKNNConfig
 
-    def columns(self, interactions: csr_matrix) -> Iterator[Tensor]:
+    def rows(self, interactions: csr_matrix) -> Iterator[Tensor]:
         by_item = interactions.T.tocsr()
         root_I = np.sqrt(np.diff(by_item.indptr)).astype(np.float32)
         for block in blocks(self.n_items):

@@ -471,7 +471,7 @@ class Trainer(Learner):
             self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
             self.steps.load(_under("steps.", tensors))
             self.ranking_noise.set_state(tensors["ranking_noise"])
-        else:
+        elif self.recipe.model.starts_spectrally:
             with self.watch.phase("start"):
                 self.start()
         self.ranks.first(self._write_metrics)
