@@ -21,7 +21,7 @@ MODELS = (
     "wrmf",
 )  # fmt: skip
 SHORT = (
-    "train.epochs=2", "train.validate_every=1", "model.embedding_size=16", "train.edge_dropout=0.3",
+    "train.epochs=1", "train.validate_every=1", "model.embedding_size=16", "train.edge_dropout=0.3",
     "train.batch_size=1024",  # larger ones are read another way on CPU since
 )  # fmt: skip
 ON_ONE_PROCESS = ("wrmf",)
