@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from hmlet.errors import ConfigError
@@ -82,11 +83,17 @@ def working_threads(wanted: int | None = None, *, measured: bool = True) -> Iter
     try:
         if wanted is None:
             possible = possible_threads()
-            wanted = choose_threads(possible, _seconds) if measured and _spinning() else possible
+            wanted = _measured(possible) if measured and _spinning() else possible
         torch.set_num_threads(wanted)
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def _measured(possible: int) -> int:
+    """The count that is fast, measured once: one seed gives one result for the life of a process."""
+    return choose_threads(possible, _seconds)
 
 
 def _seconds(threads: int) -> float:
