@@ -185,7 +185,7 @@ def arm_label(label: str, model: str) -> str:
 
 
 def is_ours(model: str) -> bool:
-    """Whether a model is a variant of ours; the others are baselines."""
+    """Whether a model is an HMLET variant rather than a baseline."""
     return MODELS[model] is MODELS[OURS]
 
 
