@@ -285,12 +285,41 @@ def ease(dense_UI: Array, penalty: float) -> Array:
     return weights_II
 
 
-def gf_cf(dense_UI: Array, vectors: int, alpha: float) -> Array:
+def _scaled(dense_UI: Array) -> Array:
+    """R̃."""
     user_U, item_I = dense_UI.sum(axis=1), dense_UI.sum(axis=0)
     with np.errstate(divide="ignore"):
         user_U, item_I = (np.where(each > 0, each**-0.5, 0.0) for each in (user_U, item_I))
-    scaled_UI = user_U[:, None] * dense_UI * item_I[None, :]
+    return user_U[:, None] * dense_UI * item_I[None, :]
+
+
+def _low_pass(scaled_UI: Array, vectors: int) -> Array:
+    """V Vᵀ."""
     _, sigma, right = np.linalg.svd(scaled_UI)
     kept = right[: min(vectors, int((sigma > 1e-9).sum()))]
-    back_I = np.where(item_I > 0, 1.0 / np.where(item_I > 0, item_I, 1.0), 0.0)
-    return scaled_UI.T @ scaled_UI + alpha * item_I[:, None] * (kept.T @ kept) * back_I[None, :]
+    return kept.T @ kept
+
+
+def gf_cf(dense_UI: Array, vectors: int, alpha: float) -> Array:
+    scaled_UI, degree_I = _scaled(dense_UI), dense_UI.sum(axis=0)
+    root_I = np.sqrt(degree_I)
+    inverse_I = np.where(degree_I > 0, 1.0 / np.where(degree_I > 0, root_I, 1.0), 0.0)
+    return scaled_UI.T @ scaled_UI + alpha * inverse_I[:, None] * _low_pass(scaled_UI, vectors) * root_I[None, :]
+
+
+def cheby_cf(dense_UI: Array, order: int, flatness: float, vectors: int, alpha: float, power: float) -> Array:
+    """Through the eigenvectors of R̃ᵀR̃, and the polynomial through K + 1 points as a Lagrange interpolation."""
+    scaled_UI, degree_I = _scaled(dense_UI), dense_UI.sum(axis=0)
+    values_I, vectors_II = np.linalg.eigh(scaled_UI.T @ scaled_UI)
+    nodes = [-math.cos((at + 0.5) / (order + 1) * math.pi) for at in range(order + 1)]
+    wanted = []
+    for at in range(order + 1):
+        place = -math.cos(at / order * math.pi)
+        wanted.append(0.5 + 0.5 * abs(place) ** flatness * (1 if place < 0 else -1))
+    response_I = np.zeros(len(values_I))
+    for at, value in enumerate(wanted):
+        others = [node for index, node in enumerate(nodes) if index != at]
+        response_I += value * np.prod([(1 - 2 * values_I - node) / (nodes[at] - node) for node in others], axis=0)
+    filter_II = vectors_II @ np.diag(response_I) @ vectors_II.T + alpha * _low_pass(scaled_UI, vectors)
+    known_I, degree_I = degree_I > 0, np.maximum(degree_I, 1.0)
+    return np.outer(known_I * degree_I**-power, known_I * degree_I**power) * filter_II

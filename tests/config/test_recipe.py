@@ -18,7 +18,7 @@ ELEVEN = {
     *("hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"),
     *("lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf"),
 }
-CLOSED_FORMS = {"popularity", "itemknn", "ease", "gf-cf"}
+CLOSED_FORMS = {"popularity", "itemknn", "ease", "gf-cf", "cheby-cf"}
 PRESETS = [("hmlet", model) for model in sorted(CLOSED_FORMS)]
 PRESETS += [(preset, model) for preset in ("hmlet", "gpu") for model in sorted(ELEVEN)] + [
     (preset, model) for preset in ("paper", "authors") for model in sorted(ELEVEN) if model.startswith("hmlet")
@@ -38,7 +38,7 @@ def write(path: Path, text: str | bytes) -> Path:
     return file
 
 
-def test_there_are_eleven_models_and_four_closed_forms() -> None:
+def test_there_are_eleven_models_and_five_closed_forms() -> None:
     assert set(MODELS) == ELEVEN | CLOSED_FORMS
 
 

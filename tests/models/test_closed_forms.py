@@ -72,6 +72,18 @@ def test_gf_cf(n_users: int, n_items: int, vectors: int) -> None:
     np.testing.assert_allclose(found, oracles.gf_cf(dense_UI, vectors, 0.3), rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize(("n_users", "n_items"), SHAPES)
+@pytest.mark.parametrize(
+    ("order", "flatness", "vectors", "alpha"), [(8, 1.5, 5, 0.2), (1, 6.0, 256, 0.0), (5, 1.0, 3, 1.0)]
+)
+def test_cheby_cf(n_users: int, n_items: int, order: int, flatness: float, vectors: int, alpha: float) -> None:
+    _, dense_UI = interactions(n_users, n_items)
+    settings = {"order": order, "flatness": flatness, "vectors": vectors, "alpha": alpha}
+    found = dense(solved("cheby-cf", n_users, n_items, degree_power=0.3, **settings).item_weights())
+    expected = oracles.cheby_cf(dense_UI, order, flatness, vectors, alpha, 0.3)
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
+
+
 def test_popularity() -> None:
     _, dense_UI = interactions(40, 25)
     model = solved("popularity", 40, 25)
@@ -96,7 +108,7 @@ def test_sparse_weights_are_the_largest_of_the_whole_ones(name: str, monkeypatch
     np.testing.assert_array_equal(dense(everything), whole)
 
 
-@pytest.mark.parametrize("name", ["itemknn", "ease", "gf-cf"])
+@pytest.mark.parametrize("name", ["itemknn", "ease", "gf-cf", "cheby-cf"])
 def test_blocks_of_rows_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = dense(solved(name, 25, 40).item_weights())
     monkeypatch.setattr(item_item, "BLOCK_BYTES", 4 * 40 * 7)  # seven items at a time, and five at last

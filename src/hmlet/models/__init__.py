@@ -24,6 +24,7 @@ from hmlet.models.base import (
     Side,
     Views,
 )
+from hmlet.models.chebycf import ChebyCF
 from hmlet.models.ease import EASE
 from hmlet.models.gcmc import GCMC
 from hmlet.models.gfcf import GFCF
@@ -73,7 +74,7 @@ def register(model: Registered) -> Registered:
     return model
 
 
-for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF, Popularity, ItemKNN, EASE, GFCF):
+for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF, Popularity, ItemKNN, EASE, GFCF, ChebyCF):
     register(_model)
 
 

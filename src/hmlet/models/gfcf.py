@@ -51,7 +51,7 @@ class GFCF(ItemItem):
         scale_N = graph.scale()
         normalised = (diags(scale_N[: self.n_users]) @ interactions @ diags(scale_N[self.n_users :])).tocsr()
         by_item = normalised.T.tocsr()
-        vectors_ID = self._vectors(graph)
+        vectors_ID = leading_vectors(graph, self.config.vectors, self.values.device, self.seed).cpu()
         scale_I1 = torch.from_numpy(scale_N[self.n_users :])[:, None]
         left_ID = self.config.alpha * scale_I1 * vectors_ID
         right_ID = torch.where(scale_I1 > 0, 1.0 / scale_I1, 0.0) * vectors_ID
@@ -59,15 +59,17 @@ class GFCF(ItemItem):
             linear_BI = torch.from_numpy((by_item[block] @ normalised).toarray())
             yield linear_BI.addmm_(left_ID[block], right_ID.T)
 
-    def _vectors(self, graph: Graph) -> Tensor:
-        """V, on the CPU."""
-        device = self.values.device
-        product = propagator(graph, device).product
-        generator = torch.Generator().manual_seed(self.seed)
-        size = self.config.vectors
-        return right_singular_vectors(product, graph.n_users, graph.n_nodes, size, device, generator).float().cpu()
-
     def solving_bytes(self, n_edges: int) -> int:
-        """The graph, and blocks of the subspace iteration in float32 and float64."""
-        columns = self.config.vectors + EXTRA
-        return super().solving_bytes(n_edges) + 40 * n_edges + 6 * 8 * (self.n_users + self.n_items) * columns
+        return super().solving_bytes(n_edges) + vector_bytes(self.n_users + self.n_items, n_edges, self.config.vectors)
+
+
+def leading_vectors(graph: Graph, size: int, device: torch.device, seed: int) -> Tensor:
+    """V, the leading right singular vectors of R̃, found on a device: I × D."""
+    product = propagator(graph, device).product
+    generator = torch.Generator().manual_seed(seed)
+    return right_singular_vectors(product, graph.n_users, graph.n_nodes, size, device, generator).float()
+
+
+def vector_bytes(n_nodes: int, n_edges: int, size: int) -> int:
+    """What finding V takes: the graph, and blocks of the subspace iteration in float32 and float64."""
+    return 40 * n_edges + 6 * 8 * n_nodes * (size + EXTRA)
