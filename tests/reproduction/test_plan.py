@@ -176,7 +176,8 @@ def test_a_campaign_that_contradicts_itself_is_refused(
 
 
 def test_an_arm_fits_the_depth_of_the_model() -> None:
-    kinds = {"all linear": [], "all non-linear": []}  # type: ignore[var-annotated]
+    mixed = "layer 3 non-linear, layer 4 linear"
+    kinds = {"all linear": [], "all non-linear": [], mixed: []}  # type: ignore[var-annotated]
     for depth in (1, 2, 3):
         for cell in CAMPAIGN.ablation_cells(depth, 100):
             if cell.label in kinds:
@@ -190,6 +191,11 @@ def test_an_arm_fits_the_depth_of_the_model() -> None:
         ('model.gate_types=["non-linear"]',),
         ('model.gate_types=["non-linear", "non-linear"]',),
         ('model.gate_types=["linear", "non-linear", "non-linear"]',),
+    ]
+    assert kinds[mixed] == [
+        ('model.gate_types=["linear"]',),
+        ('model.gate_types=["non-linear", "linear"]',),
+        ('model.gate_types=["linear", "non-linear", "linear"]',),
     ]
 
 

@@ -62,8 +62,8 @@ class Arm(Section):
     label: str
     set: tuple[str, ...] = ()
     """Overrides on the recipe."""
-    gated: str | None = None
-    """The type that the gated layers have instead."""
+    gated: str | tuple[str, ...] | None = None
+    """The type that the gated layers have instead: one for all of them, or one each, the last layer's last."""
     warmup: float | None = None
     """The share of the epochs in which the gates rest."""
 
@@ -71,7 +71,8 @@ class Arm(Section):
         """The arm's overrides on a recipe with `depth` layers, `gated` of them with gates at the end."""
         found = self.set
         if self.gated is not None:
-            types = ["linear"] * (depth - gated) + [self.gated] * gated
+            own = [self.gated] * gated if isinstance(self.gated, str) else list(self.gated[-gated:])
+            types = ["linear"] * (depth - len(own)) + own
             found = (*found, f"model.gate_types={json.dumps(types)}")
         if self.warmup is not None:
             found = (*found, f"model.gate_warmup={round(self.warmup * epochs)}")
