@@ -1,7 +1,9 @@
-"""Results in, documents out: `python scripts/reproduction.py take FILE.tar.gz | docs | recipes`.
+"""Results in, documents out: `python scripts/reproduction.py take FILE.tar.gz [board] | docs | recipes`.
 
-take      puts records that `hmlet reproduce --pack` wrote on another machine under results/
-docs      writes the blocks of docs/reproduction.md and README.md that are made from records (tests compare them)
+take      puts records that `hmlet reproduce --pack` wrote on another machine under results/; `board` takes those of
+          `hmlet board --pack` to results/board/
+docs      writes the blocks of docs/reproduction.md, docs/board.md and README.md that are made from records (tests
+          compare them)
 recipes   writes what the searches under results/search found best into the package's recipes
 """
 
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hmlet.models import MODELS
+from hmlet.reproduction.board import board_sheet, load_arms, read_board
 from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, arm_label, title
 from hmlet.reproduction.markdown import fill, sheet_markdown
 from hmlet.reproduction.plan import Choice
@@ -23,7 +26,8 @@ from hmlet.reproduction.tables import FEW, NOT_RUN, UNCLEAR, Tables, arm_verdict
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 RECIPES = ROOT / "src" / "hmlet" / "config" / "recipes"
-DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
+BOARD = RESULTS / "board"
+DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "board.md", ROOT / "README.md")
 # What a data set's recipes have of their own, for all models alike: validation still rises at the end of the preset's
 # schedule; the embedded set has two cores, the demo's patience, and one λ, so that every model has the same loss.
 OWN: dict[str, dict[str, object]] = {
@@ -34,10 +38,12 @@ OWN: dict[str, dict[str, object]] = {
 CARRIERS = {
     "HMLET(End) as it is": ("gates", "trained"),
     "gates: every node non-linear": ("gates", "all non-linear"),
+    "gates: layer 3 non-linear, layer 4 linear": ("gates", "layer 3 non-linear, layer 4 linear"),
     "gates: random and frozen": ("gates", "random and frozen"),
     "gates: every node linear": ("gates", "all linear"),
     "no shortcut to layer 0": ("input of the non-linear branch", "gated"),
     "no dropout, both": ("edge dropout", "0.0"),
+    "spectral start, both": ("start", "spectral"),
     **{f"D = {size}, both": ("embedding size", f"{size}") for size in (64, 128, 256, 512)},
 }
 DATASETS = ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k", "debian")
@@ -58,6 +64,8 @@ def documents() -> dict[Path, str]:
             )
         if what == "carriers":
             return sheet_markdown(carriers_sheet([tables[name] for name in rest]), home, heading=None)
+        if what == "board":
+            return sheet_markdown(board_sheet(read_board(rest[0], load_arms(rest[0]), BOARD)), home, heading=None)
         if what == "searches":
             return sheet_markdown(search_sheet(), home, heading=None)
         return sheet_markdown(sheets(tables[rest[0]])[what], home)
@@ -141,6 +149,8 @@ def main(arguments: Sequence[str]) -> None:
     match list(arguments):
         case ["take", packed]:
             print(*unpack(Path(packed), RESULTS), sep="\n")
+        case ["take", packed, "board"]:
+            print(*unpack(Path(packed), BOARD), sep="\n")
         case ["docs"]:
             for path, text in documents().items():
                 path.write_text(text, encoding="utf-8")

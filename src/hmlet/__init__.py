@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from hmlet.ranking.evaluation import Evaluation
     from hmlet.ranking.statistics import Comparison
     from hmlet.reproduction import Reproduction, reproduce
+    from hmlet.reproduction.board import Board, board
     from hmlet.selection import FirstTry, Leaderboard, leaderboard, try_file
     from hmlet.training.capacity import Plan
     from hmlet.tuning import Tuning
 
 _HOMES = {
     "Analysis": "hmlet.analysis.result",
+    "Board": "hmlet.reproduction.board",
     "Comparison": "hmlet.ranking.statistics",
     "Dataset": "hmlet.data",
     "Evaluation": "hmlet.ranking.evaluation",
@@ -40,6 +42,7 @@ _HOMES = {
     "Run": "hmlet.api",
     "Tuning": "hmlet.tuning",
     "analyze": "hmlet.api",
+    "board": "hmlet.reproduction.board",
     "compare": "hmlet.api",
     "evaluate": "hmlet.api",
     "export": "hmlet.api",
@@ -58,6 +61,7 @@ _HOMES = {
 
 __all__ = [
     "Analysis",
+    "Board",
     "Comparison",
     "Dataset",
     "Evaluation",
@@ -72,6 +76,7 @@ __all__ = [
     "Tuning",
     "__version__",
     "analyze",
+    "board",
     "compare",
     "evaluate",
     "export",

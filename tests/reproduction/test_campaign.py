@@ -22,7 +22,7 @@ from hmlet.errors import DataError, MissingExtra
 from hmlet.graph import training_graph
 from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction import campaign, reproduce_choices
-from hmlet.reproduction.campaign import CampaignProgress, Outcome, run_campaign
+from hmlet.reproduction.campaign import CampaignProgress, Outcome, plan_runs, run_campaign
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import RECORD_FILES, Records, pack, unpack
@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 
 def go(out: Path, choice: Choice = CHOICE, data: Dataset = BOARD, **options: Any) -> Outcome:
-    return run_campaign([choice], {data.name: data}, out, device="cpu", **options)
+    return run_campaign(plan_runs([choice]), {data.name: data}, out, device="cpu", **options)
 
 
 def scores(out: Path) -> dict[str, dict[str, float]]:

@@ -12,6 +12,7 @@ import typer
 
 from hmlet.cli import (
     analyze,
+    board,
     compare,
     data,
     doctor,
@@ -35,6 +36,7 @@ from hmlet.version import VERSION
 app.add_typer(data.app, name="data", no_args_is_help=False)
 _COMMANDS = (
     analyze,
+    board,
     compare,
     doctor,
     evaluate,

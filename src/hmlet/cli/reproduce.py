@@ -64,7 +64,7 @@ def reproduce(
 
     Example: hmlet reproduce --dataset gowalla --table main --table ablation --out results --minutes 9
     """
-    from hmlet.reproduction import choose, reproduce_choices, search_recipes, wanted_runs
+    from hmlet.reproduction import choose, plan_runs, reproduce_choices, search_recipes, wanted_runs
 
     if space is not None and search is None:
         raise ConfigError(f"--space {space} is for a search", "add --search 8, say")
@@ -78,7 +78,7 @@ def reproduce(
         progress=progress,
     )
     if plan:
-        _tell_plan(wanted_runs(choices, out), out, as_json)
+        tell_plan(wanted_runs(plan_runs(choices), out), out, as_json)
     elif search is not None:
         files = search_recipes(
             choices, data, out, search, space=space, device=device, minutes=minutes, packed=pack, progress=progress
@@ -121,7 +121,8 @@ def _tell_search(files: list[Path], as_json: bool) -> None:
         print_line(f"{path} has the trials")
 
 
-def _tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
+def tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
+    """The runs that are wanted, and which are there."""
     if as_json:
         print_json({"runs": [run.as_json() for run in runs]})
         return

@@ -36,6 +36,8 @@ class Provenance(_Typed):
     model_config = ConfigDict(extra="allow")
 
     named_set: str | None = None
+    derived_from: str | None = None
+    """Name and fingerprint of the data set whose interactions were put into other parts."""
     source: str | None = None
     """Who published the rows of an embedded set."""
     release_date: str | None = None

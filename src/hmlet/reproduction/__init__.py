@@ -28,6 +28,7 @@ __all__ = [
     "Reproduction",
     "WantedRun",
     "choose",
+    "plan_runs",
     "reproduce",
     "reproduce_choices",
     "search_recipes",
@@ -112,14 +113,14 @@ def reproduce_choices(
     try:
         with progress("reproducing") as advance:
             outcome = run_campaign(
-                choices,
+                plan_runs(choices),
                 data,
                 out,
                 device=device,
                 minutes=minutes,
                 keep=keep,
                 packed=None if packed is None else Path(packed),
-                listener=lambda now: _tell_run(now, advance),
+                listener=lambda now: tell_run(now, advance),
             )
     except Interrupted as stop:
         write(choices, out)
@@ -127,7 +128,8 @@ def reproduce_choices(
     return replace(write(choices, out), outcome=outcome)
 
 
-def _tell_run(now: CampaignProgress, advance: Advance) -> None:
+def tell_run(now: CampaignProgress, advance: Advance) -> None:
+    """Pass a campaign's progress on to a progress bar and, at the end of a run, to the log."""
     left = "" if now.seconds_left is None else f"  about {max(now.seconds_left, 0) / 60:.0f} min for the rest"
     advance(now.done + now.share % 1, now.wanted, f"run {now.done} of {now.wanted}  {now.run.name}{left}")
     if now.share == 1.0:

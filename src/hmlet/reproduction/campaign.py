@@ -19,7 +19,9 @@ import torch
 from hmlet.analysis.study import analyse, read_choices
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra, TrainingError
+from hmlet.models import ItemWeights
 from hmlet.ranking.evaluation import evaluate
+from hmlet.ranking.scoring import FactorScorer, Histories, Scored, weight_scorer
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice, Planned, folder
 from hmlet.reproduction.records import (
@@ -28,6 +30,7 @@ from hmlet.reproduction.records import (
     RECORD_FILES,
     SCORE_FILES,
     TEST_K,
+    VALID_FILE,
     WALL_FILE,
     Record,
     Records,
@@ -79,7 +82,7 @@ def plan_runs(choices: Sequence[Choice]) -> list[Planned]:
 
 
 def run_campaign(
-    choices: Sequence[Choice],
+    runs: Sequence[Planned],
     data: Mapping[str, Dataset],
     out: Path,
     *,
@@ -89,7 +92,7 @@ def run_campaign(
     packed: Path | None = None,
     listener: Callable[[CampaignProgress], None] = lambda progress: None,
 ) -> Outcome:
-    """Train and record every run that the choices want and `out` does not have yet.
+    """Train and record, in their order, the runs that `out` does not have yet.
 
     `minutes` starts no run that would not end within that time, judged by how long others took on this device; the
     first one there is always tried. `packed` is rewritten after each run with what this call has recorded.
@@ -99,7 +102,6 @@ def run_campaign(
     campaign = _Campaign(data, out, choose_device(device), keep, listener)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     outcome = Outcome()
-    runs = plan_runs(choices)
     missing = [run for run in runs if not campaign.done(run)]
     outcome.found = len(runs) - len(missing)
     for at, run in enumerate(missing):
@@ -190,19 +192,30 @@ class _Campaign:
             with locked(run.path):
                 run.write_table(CLASSES_FILE, pa.table({"class": classes}))
                 run.write_json(NOISY_FILE, noisy_ranking(run, data, self.device))
-        users_UF, items_IF = run.factors()
-        factors = users_UF.to(self.device), items_IF.to(self.device)
-        strict, plain = (evaluate(factors, data, "test", mask, TEST_K) for mask in ("train+valid", "train"))
+        scored = _scored(run, data, self.device)
+        plain = evaluate(scored, data, planned.part, "train", TEST_K)
+        strict = evaluate(scored, data, planned.part, "train+valid", TEST_K) if planned.part == "test" else None
         with locked(run.path):
             if planned.tested:
                 write_paired(run, plain)
-            run.write_json(SCORE_FILES["train+valid"], strict.as_json())
+            if strict is not None:
+                run.write_json(SCORE_FILES["train+valid"], strict.as_json())
             trained = run.record.timings.training_seconds  # of all calls that took part
             run.write_json(WALL_FILE, {"wall_seconds": round(max(time.monotonic() - began, trained), 1)})
-            run.write_json(SCORE_FILES["train"], plain.as_json())
+            run.write_json(VALID_FILE if strict is None else SCORE_FILES["train"], plain.as_json())
             run.write_record()
             if not self.keep:
                 keep_only(run.path, RECORD_FILES)
+
+
+def _scored(run: RunDirectory, data: Dataset, device: torch.device) -> Scored:
+    """What ranks, on a device: factors of both sides, or histories and item-item weights."""
+    weights = run.item_weights()
+    if weights is None:
+        users_UF, items_IF = run.factors()
+        return users_UF.to(device), FactorScorer(items_IF.to(device), repeatedly=True)
+    histories = Histories.of(data.csr("train")).to(device)
+    return histories, weight_scorer(ItemWeights(*(each.to(device) for each in weights)), histories)
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:
@@ -215,5 +228,5 @@ def _clear(place: Path) -> None:
     """Make room where a finished run has lost its weights before all that the tables need of it was written."""
     if (place / RECORD).is_file():
         run = RunDirectory.open(place)
-        if run.finished and not run.has("factors.safetensors"):
+        if run.finished and not run.has("model.safetensors"):
             shutil.rmtree(place)

@@ -10,8 +10,7 @@ from pathlib import Path
 from hmlet.data import Dataset
 from hmlet.data.catalog import distinct_name, known_name, load
 from hmlet.errors import DataError
-from hmlet.reproduction.campaign import plan_runs
-from hmlet.reproduction.plan import Choice
+from hmlet.reproduction.plan import Choice, Planned
 from hmlet.reproduction.records import Records
 from hmlet.system.progress import Progress, hidden
 
@@ -39,8 +38,7 @@ def choose(
     choices: list[Choice] = []
     loaded: dict[str, Dataset] = {}
     for each, choice in asked:
-        data = _load(each, progress)
-        data.name = distinct_name(data)
+        data = load_distinct(each, progress)
         if data.name in loaded:  # their records would lie in one folder
             raise DataError(f"two data sets are called {data.name}", "reproduce them apart, each with its own --out")
         choices.append(replace(choice, dataset=data.name))
@@ -48,11 +46,15 @@ def choose(
     return choices, loaded
 
 
-def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
+def load_distinct(data: Dataset | Path | str, progress: Progress) -> Dataset:
+    """The data set that a call names; only a named set has a named set's name."""
     if isinstance(data, Dataset):
-        return copy(data)  # under another name, maybe
-    with progress(f"loading {data}") as advance:
-        return load(data, advance=advance)
+        found = copy(data)
+    else:
+        with progress(f"loading {data}") as advance:
+            found = load(data, advance=advance)
+    found.name = distinct_name(found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ class WantedRun:
         return asdict(self)
 
 
-def wanted_runs(choices: Sequence[Choice], out: Path | str) -> list[WantedRun]:
-    """Every run that the choices want, the most valuable first: `hmlet reproduce --plan`."""
+def wanted_runs(runs: Sequence[Planned], out: Path | str) -> list[WantedRun]:
+    """The planned runs, and whether each has been recorded: `hmlet reproduce --plan`."""
     records = Records.read(Path(out))
     wanted = []
-    for run in plan_runs(choices):
+    for run in runs:
         record = records.find(run.dataset, run.recipe)
         cell = f"{run.cell.group}: {run.cell.label}".removeprefix(": ")
         done = record is not None and record.complete(run)

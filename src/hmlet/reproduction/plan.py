@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Literal
 
 from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
@@ -86,13 +87,15 @@ class Choice:
 class Planned:
     """One training: the cell that wants it most, and its recipe with the seed.
 
-    `tested` says whether the tests of significance need its values user by user, whichever cell wants it now.
+    `tested` says whether the tests of significance need its values user by user, whichever cell wants it now. `part` is
+    what it is scored on: the validation part of a data set whose test part is left out.
     """
 
     dataset: str
     cell: Cell
     recipe: Recipe
     tested: bool
+    part: Literal["test", "valid"] = "test"
 
     @property
     def name(self) -> str:

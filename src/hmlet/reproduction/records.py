@@ -1,8 +1,8 @@
 """What stays of a run when its weights are gone: the record behind a cell, and how a recipe finds it again.
 
-OUT/<data set>/<run>/ holds config.toml, run.json, metrics.jsonl, test_mask-train.json, test_mask-train-valid.json,
-wall.json and, where the tables need them, paired.parquet (metrics by user), analysis.json, classes.parquet (each
-node's class) and noisy.json. results/ has the same layout.
+OUT/<data set>/<run>/ holds config.toml, run.json, metrics.jsonl, test_mask-train.json, test_mask-train-valid.json (or
+valid_mask-train.json, where the test part is left out), wall.json and, where the tables need them, paired.parquet
+(metrics by user), analysis.json, classes.parquet (each node's class) and noisy.json. results/ has the same layout.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from hmlet.runs.record import RECORD
 from hmlet.system.files import replacing
 
 SCORE_FILES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
+VALID_FILE = "valid_mask-train.json"  # in their place where the test part is left out
 WALL_FILE, PAIRED_FILE, CLASSES_FILE, NOISY_FILE = "wall.json", "paired.parquet", "classes.parquet", "noisy.json"
-_OWN_FILES = (*SCORE_FILES.values(), WALL_FILE, PAIRED_FILE, ANALYSIS, CLASSES_FILE, NOISY_FILE)
+_OWN_FILES = (*SCORE_FILES.values(), VALID_FILE, WALL_FILE, PAIRED_FILE, ANALYSIS, CLASSES_FILE, NOISY_FILE)
 RECORD_FILES = ("config.toml", RECORD, "metrics.jsonl", *_OWN_FILES)
 TESTED = ("ndcg", "recall", "precision")
 TEST_K = 20
@@ -62,15 +63,17 @@ class Record:
 
     run: RunDirectory
     recipe: Recipe
-    scores: dict[str, dict[str, float]]  # mask -> metrics on the test part
+    scores: dict[str, dict[str, float]]  # mask -> metrics on the test part; "valid" -> on the validation part
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
         """The record in a directory, or None where there is none yet."""
-        if not all((path / name).is_file() for name in ("config.toml", RECORD, SCORE_FILES["train"])):
+        scored = any((path / name).is_file() for name in (SCORE_FILES["train"], VALID_FILE))
+        if not scored or not all((path / name).is_file() for name in ("config.toml", RECORD)):
             return None
         run = RunDirectory.open(path)
-        scores = {mask: _json(run, name)["metrics"] for mask, name in SCORE_FILES.items() if run.has(name)}
+        files = {**SCORE_FILES, "valid": VALID_FILE}
+        scores = {mask: _json(run, name)["metrics"] for mask, name in files.items() if run.has(name)}
         return cls(run, run.recipe(), scores) if run.finished else None
 
     @property
@@ -133,7 +136,8 @@ class Record:
 
     def complete(self, planned: Planned) -> bool:
         """Whether all is there that the tables need of this run."""
-        needed = [*SCORE_FILES.values(), *[PAIRED_FILE] * planned.tested, *[CLASSES_FILE, NOISY_FILE] * planned.gated]
+        scores = [VALID_FILE] if planned.part == "valid" else SCORE_FILES.values()
+        needed = [*scores, *[PAIRED_FILE] * planned.tested, *[CLASSES_FILE, NOISY_FILE] * planned.gated]
         return all(self.run.has(name) for name in [*needed, *[ANALYSIS] * planned.analysed])
 
     def material(self, label: str, scores: Mapping[str, float] | None = None) -> RunMaterial:
