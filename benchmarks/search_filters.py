@@ -3,9 +3,9 @@
     python benchmarks/search_filters.py --data gowalla --out results/board/filters_gowalla.jsonl
 
 A run would store W for every point. Here a sample of users is filtered instead: the products with R̃ are made once for
-every power β of the degrees, and all other settings are sums of them. So a grid takes minutes on two cores. A line of
-JSON says what each point is worth to these users, by the split that `hmlet board --selection` makes; the test part is
-never read. The best points are arms of `hmlet board`.
+every power β of the degrees, and all other settings are sums of them. So a grid takes minutes on idle cores and
+seconds on a GPU. A line of JSON says what each point is worth to these users, by the split that
+`hmlet board --selection` makes; the test part is never read. The best points are arms of `hmlet board`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from hmlet.models.chebycf import coefficients
 from hmlet.models.gfcf import leading_vectors
 from hmlet.ranking.evaluation import Membership
 from hmlet.ranking.metrics import per_user
+from hmlet.training.loop import choose_device
 
-POWERS, FLATNESS, ALPHA, VECTORS, ORDER = (
-    (0.3, 0.4, 0.5),
-    (1.0, 1.5, 3.0, 8.0),
-    (0.0, 0.1, 0.2, 0.4),
-    (128, 256, 512),
-    8,
-)
+POWERS = (0.1, 0.2, 0.3, 0.4, 0.5)
+FLATNESS = (1.0, 1.5, 3.0, 8.0)
+ALPHA = (0.0, 0.1, 0.2, 0.4)
+VECTORS = (64, 128, 256, 512)
+ORDER = 8
 AT_ONCE = 500  # users that are filtered together
 K = 20
 Point = tuple[tuple[str, object], ...]
@@ -45,10 +44,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--users", type=int, default=2000, help="how many users to sample")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     data = selection_split(load(options.data))
-    found = search(data, options.users)
+    found = search(data, options.users, choose_device(options.device))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", encoding="utf-8") as file:
         for point, values in sorted(found.items(), key=lambda each: -each[1]["ndcg"]):
@@ -56,20 +56,20 @@ def main() -> None:
             file.write(json.dumps({**about, "point": dict(point), "valid": values}) + "\n")
 
 
-def search(data: Dataset, count: int) -> dict[Point, dict[str, float]]:
+def search(data: Dataset, count: int, device: torch.device) -> dict[Point, dict[str, float]]:
     """Mean metrics of every point over a sample of the users with a held-out item."""
     held_out = data.csr("valid")
     users = np.flatnonzero(held_out.counts > 0)
     users = np.sort(np.random.default_rng(0).permutation(users)[:count])
-    relevant, seen = Membership(held_out, data.n_items, torch.device("cpu")), data.csr("train")
+    relevant, seen = Membership(held_out, data.n_items, device), data.csr("train")
     collected: dict[Point, list[dict[str, Tensor]]] = {}
-    filters = Filters(data)
+    filters = Filters(data, device)
     for start in range(0, len(users), AT_ONCE):
         block = users[start : start + AT_ONCE]
-        rows = np.repeat(np.arange(len(block)), seen.counts[block])
-        items = np.concatenate([seen.row(user) for user in block])
-        users_B = torch.from_numpy(block)
-        for point, scores_IB in filters.points(torch.from_numpy(rows), torch.from_numpy(items.astype(np.int64))):
+        users_B = torch.from_numpy(block).to(device)
+        rows = torch.from_numpy(np.repeat(np.arange(len(block)), seen.counts[block])).to(device)
+        items = torch.from_numpy(np.concatenate([seen.row(user) for user in block]).astype(np.int64)).to(device)
+        for point, scores_IB in filters.points(rows, items):
             scores_IB[items, rows] = float("-inf")
             best_BK = scores_IB.T.contiguous().topk(K, dim=1).indices
             metrics = per_user(relevant(users_B, best_BK), relevant.counts[users_B], K)
@@ -83,12 +83,14 @@ def search(data: Dataset, count: int) -> dict[Point, dict[str, float]]:
 class Filters:
     """The graph of a data set, its vectors, and every point's scores for a block of users."""
 
-    def __init__(self, data: Dataset) -> None:
-        graph, cpu = training_graph(data), torch.device("cpu")
+    def __init__(self, data: Dataset, device: torch.device) -> None:
+        graph = training_graph(data)
         self.n_users, self.n_nodes = graph.n_users, graph.n_nodes
-        self.product = propagator(graph, cpu).product
-        self.vectors_ID = leading_vectors(graph, max(VECTORS), cpu, seed=1)
-        self.degree_I1 = torch.from_numpy(graph.degree[graph.n_users :].astype(np.float32)).clamp_min(1.0)[:, None]
+        self.product = propagator(graph, device).product
+        self.vectors_ID = leading_vectors(graph, max(VECTORS), device, seed=1)
+        self.degree_I1 = (
+            torch.from_numpy(graph.degree[graph.n_users :].astype(np.float32)).to(device).clamp_min(1.0)[:, None]
+        )
 
     def gram(self, x_IB: Tensor) -> Tensor:
         """R̃ᵀR̃ x."""
@@ -97,7 +99,7 @@ class Filters:
 
     def points(self, rows: Tensor, items: Tensor) -> Iterator[tuple[Point, Tensor]]:
         """Each point and the scores of all items for the users whose history (row, item) lists."""
-        plain_IB = torch.zeros(len(self.degree_I1), int(rows.max()) + 1)
+        plain_IB = torch.zeros(len(self.degree_I1), int(rows.max()) + 1, device=rows.device)
         plain_IB[items, rows] = 1.0
         linear_IB = self.gram(plain_IB)
         for power in POWERS:

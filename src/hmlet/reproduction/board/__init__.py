@@ -176,8 +176,8 @@ def read_board(dataset: str, arms: Sequence[Arm], out: Path, *, seeds: int | Non
         kind: [Row(cell, _found(records, f"{dataset}-{kind}", arm, cell.seeds)) for arm, cell in cells]
         for kind in (BOARD, SELECTION)
     }
-    for rows in found.values():
-        one_dataset([record for row in rows for record in row.records])
+    for own in found.values():
+        one_dataset([record for row in own for record in row.records])
     rows = tuple(map(BoardRow, arms, found[BOARD], found[SELECTION]))
     done = sum(len(row.row.records) for row in rows)
     return Board(dataset, rows, tuple(published(dataset)), Outcome(found=done))
