@@ -16,6 +16,8 @@ import torch
 from planted import crowd_and_ring
 
 from hmlet.cli import main
+from hmlet.graph import training_graph
+from hmlet.models import MODELS, build
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 Bench = Callable[..., dict[str, Any]]
@@ -163,3 +165,25 @@ def test_a_number_that_would_be_printed_like_the_papers_reaches_it() -> None:
     assert reached({"ndcg": 0.12306, "recall": 0.19074, "precision": 0.03}, paper) == {
         "ndcg": True, "recall": False, "precision": True,
     }  # fmt: skip
+
+
+def test_search_filters_scores_as_the_models_do() -> None:
+    """A point's scores are the history times the W that the model of these settings solves."""
+    search_filters = importlib.import_module("search_filters")
+    data = crowd_and_ring(1)[0]
+    train = data.csr("train")
+    rows = torch.arange(data.n_users).repeat_interleave(torch.from_numpy(train.counts))
+    items = torch.from_numpy(train.items.astype(np.int64))
+    history_UI = torch.zeros(data.n_users, data.n_items)
+    history_UI[rows, items] = 1.0
+    points = search_filters.Filters(data, torch.device("cpu")).points(rows, items)
+    chosen = {
+        settings.pop("model"): (settings, scores_IB)
+        for point, scores_IB in points
+        if (settings := dict(point))["alpha"] == 0.2 and settings["vectors"] == 512
+    }
+    assert set(chosen) == {"cheby-cf", "gf-cf"}
+    for name, (settings, scores_IB) in chosen.items():
+        model = build(MODELS[name].Config(**settings), training_graph(data), torch.Generator().manual_seed(1))
+        model.solve(train)
+        torch.testing.assert_close(scores_IB.T, history_UI @ model.item_weights().values, rtol=1e-3, atol=1e-3)  # type: ignore[union-attr]
