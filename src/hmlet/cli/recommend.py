@@ -12,8 +12,10 @@ import typer
 from hmlet.cli.console import Json, app, given, print_json, print_line, print_table, progress
 from hmlet.cli.evaluate import RunPath, TopK
 from hmlet.errors import ConfigError
+from hmlet.system.text_files import read_text
 
 KNOWN = "all"  # hmlet.ranking.evaluation's, which imports torch, and --help must not
+IDS_BYTES = 1 << 28  # of a file of ids: some ten million of them
 MOST_CARRIERS = 10  # rows of `explain`'s table of items; the others are summed
 Mask = Annotated[str, typer.Option(help="Which of a user's own items are left out: all, train+valid or train.")]
 Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
@@ -165,10 +167,7 @@ def _ids(path: Path | None) -> list[str] | None:
     """The ids of a file, one a line; empty lines carry none."""
     if path is None:
         return None
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path} ({error})", "give a text file with one id a line") from error
+    lines = read_text(path, "one id a line", IDS_BYTES).splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 

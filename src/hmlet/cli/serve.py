@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hmlet.cli.console import app, note
-from hmlet.errors import ConfigError
+from hmlet.system.text_files import read_text
 
 
 @app.command()
@@ -41,17 +41,9 @@ def serve(
         run,
         host=host,
         port=port,
-        token=_token(token_file),
+        token=None if token_file is None else read_text(token_file, "the token as its one line").strip(),
         allow_hosts=allow_host or [],
         reload_root=reload_root,
         approximate=approximate,
         listening=lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"),
     )
-
-
-def _token(file: Path | None) -> str | None:
-    """The token in a file; without one, that of HMLET_TOKEN counts."""
-    try:
-        return None if file is None else file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the token in {file}", "write one line of text into it") from error

@@ -17,6 +17,7 @@ from hmlet.config.recipe import SECTIONS, Recipe, validated
 from hmlet.config.toml import Table, parse_overrides, parse_toml
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
+from hmlet.system.text_files import read_text
 
 Preset = Literal["hmlet", "fitted", "gpu", "paper", "authors"]
 DEFAULT_PRESET: Preset = "hmlet"
@@ -44,9 +45,8 @@ def resolve(
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
     tables = _preset(model, preset, dataset, shape, device)
     if config is not None:
-        if not config.is_file():
-            raise ConfigError(f"{config} is not a file", "pass a TOML file, such as one that --print-config wrote")
-        tables.append(parse_toml(_read(config), str(config), SECTIONS))
+        text = read_text(config, "a recipe in TOML, such as one that --print-config wrote")
+        tables.append(parse_toml(text, str(config), SECTIONS))
     tables.append(parse_overrides(overrides, SECTIONS))
     merged: Table = {"model": {}, "train": {}}
     for table in tables:
@@ -90,10 +90,3 @@ def _recipe(preset: str, name: str) -> Table | None:
     return (
         parse_toml(file.read_text(encoding="utf-8"), f"recipes/{preset}/{name}", SECTIONS) if file.is_file() else None
     )
-
-
-def _read(config: Path) -> str:
-    try:
-        return config.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{config} cannot be read: {error}", "pass a TOML file in UTF-8") from error

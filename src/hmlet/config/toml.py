@@ -16,7 +16,7 @@ def parse_toml(text: str, source: str, sections: Sequence[str]) -> Table:
     """A recipe's tables, of which the sections have to be tables themselves."""
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not TOML: {error}", "correct that line") from error
     for name in sections:
         if not isinstance(values.get(name, {}), dict):

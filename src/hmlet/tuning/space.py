@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import ValidationError, model_validator
@@ -15,6 +14,7 @@ from pydantic import ValidationError, model_validator
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
 from hmlet.system.section import Section
+from hmlet.system.text_files import read_text
 
 
 class Range(Section):
@@ -41,18 +41,18 @@ Point = Mapping[str, object]
 
 def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
     """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset)."""
-    source: Any = file
     if file is None:
         spaces, name = resources.files("hmlet.config") / "recipes" / "spaces", f"{MODELS[model].Config.family}.toml"
         own = spaces / preset / name
         source = own if own.is_file() else spaces / name
         if not source.is_file():
             raise ConfigError(f"{model} comes without a search space", "pass a TOML file with a [space] table")
-    elif not file.is_file():
-        raise ConfigError(f"{file} is not a file", "pass a TOML file with a [space] table")
+        text = source.read_text(encoding="utf-8")
+    else:
+        text = read_text(file, "a [space] table in TOML")
     try:
-        tables = tomllib.loads(source.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{file} is not TOML: {error}", "correct that line") from error
     space = tables.pop("space", None)
     if tables or not isinstance(space, dict) or not space:
