@@ -29,8 +29,18 @@ from hmlet.cli import (
     try_file,
     tune,
 )
-from hmlet.cli.console import app, print_line, remarks, report_error, settle_streams, speaks, wait_without_spinning
+from hmlet.cli.console import (
+    app,
+    print_line,
+    remarks,
+    report_error,
+    say_stopped,
+    settle_streams,
+    speaks,
+    wait_without_spinning,
+)
 from hmlet.errors import ConfigError, HmletError, LostRank
+from hmlet.system.stopping import end_when_told
 from hmlet.version import VERSION
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
@@ -169,6 +179,7 @@ def _command(arguments: list[str]) -> list[str]:
 def run() -> None:
     """The console script's entry."""
     settle_streams()
+    end_when_told(say_stopped)
     wait_without_spinning()
     status = main()
     try:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,6 +41,7 @@ __all__ = [
     "readable",
     "remarks",
     "report_error",
+    "say_stopped",
     "settle_streams",
     "speaks",
     "wait_without_spinning",
@@ -89,6 +91,15 @@ def settle_streams() -> None:
 def report_error(message: str) -> None:
     """One line `error: …` on standard error."""
     _remark(f"error: {' '.join(message.split())}")
+
+
+def say_stopped(number: int) -> None:
+    """One line about the signal that ends the process, past Python's streams: one of them may be in use."""
+    if speaks():
+        word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(signal.Signals(number), "stopped")
+        with suppress(OSError):
+            shown_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""  # a progress bar hides it
+            os.write(2, shown_cursor + f"error: {word}\n".encode())
 
 
 def print_json(value: Any) -> None:

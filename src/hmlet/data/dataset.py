@@ -20,7 +20,7 @@ from hmlet.data.interactions import Interactions, Ints, Vocabulary
 from hmlet.data.record import DATASET_VERSION, RECORD_FILE, DatasetRecord, Statistics, is_prepared, read_record
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
-from hmlet.system.files import unwritable
+from hmlet.system.files import unfinished, unwritable
 
 PARTS = ("train", "valid", "test")
 _TABLES = ("interactions.parquet", "users.parquet", "items.parquet")
@@ -174,14 +174,13 @@ class Dataset:
         except OSError as error:
             raise unwritable(path, error, DataError) from error
         try:
-            self._write(temporary)
-            os.chmod(temporary, 0o755)
-            check_target(path, overwrite=overwrite)  # again: another process may have been quicker
-            _put_in_place(temporary, path, overwrite=overwrite)
+            with unfinished(temporary):
+                self._write(temporary)
+                os.chmod(temporary, 0o755)
+                check_target(path, overwrite=overwrite)  # again: another process may have been quicker
+                _put_in_place(temporary, path, overwrite=overwrite)
         except OSError as error:
             raise unwritable(path, error, DataError) from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         return path
 
     def _write(self, directory: Path) -> None:

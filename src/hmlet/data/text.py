@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from hmlet.errors import DataError
+from hmlet.system.files import unfinished
 
 # A compressed file may grow to 200 times its size (interaction files reach 10 to 30), small ones to 64 MiB in any case.
 MAX_EXPANSION = 200
@@ -100,8 +101,8 @@ def open_text(path: Path) -> Iterator[TextFile]:
     if packing is None and not start.startswith(_UTF8_BOM):
         yield TextFile(shown, path)
         return
-    with tempfile.TemporaryDirectory(prefix="hmlet-") as directory:
-        plain = Path(directory) / "plain"
+    with unfinished(Path(tempfile.mkdtemp(prefix="hmlet-"))) as directory:
+        plain = directory / "plain"
         _unpack(path, packing, plain)
         if plain.stat().st_size == 0:
             raise DataError(f"{shown} is empty", "give a file with interactions")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from hmlet.errors import HmletError
 
 # What `replacing` and `Dataset.save` write under.
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.\w+\.tmp(\.old)?")
+_UNFINISHED: set[Path] = set()  # what exists under a temporary name now
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -24,21 +26,43 @@ def replacing(path: Path, kind: type[HmletError] = HmletError) -> Iterator[Path]
 
     A failure leaves `path` as it was and nothing beside it. What the system says against writing is an error of `kind`.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        mode = temporary.stat().st_mode  # what the umask gives every file, where safetensors takes 0600
-        yield temporary
-        temporary.chmod(mode)
-        _flush(temporary)
-        os.replace(temporary, path)
-        _flush(path.parent)
+        with unfinished(path.with_name(f".{path.name}.{os.getpid()}.tmp")) as temporary:
+            temporary.touch()
+            mode = temporary.stat().st_mode  # what the umask gives every file, where safetensors takes 0600
+            yield temporary
+            temporary.chmod(mode)
+            _flush(temporary)
+            os.replace(temporary, path)
+            _flush(path.parent)
     except (OSError, SafetensorError) as error:
         raise unwritable(path, error, kind) from error
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """A file or a directory that is gone after the block, and also when a signal ends the process inside it."""
+    _UNFINISHED.add(path)
+    try:
+        yield path
     finally:
+        _remove(path)
+        _UNFINISHED.discard(path)
+
+
+def remove_unfinished() -> None:
+    """Remove what is there under a temporary name. For the end of a process: other threads may still be writing."""
+    for path in list(_UNFINISHED):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def put(path: Path, content: bytes) -> Path:
