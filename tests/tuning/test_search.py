@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import sqlite3
 import textwrap
 import threading
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,15 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.setattr(backend, "GRACE_S", 2)
     monkeypatch.setattr(backend, "POLL_S", 0.2)
     return fake
+
+
+def test_a_locked_database_is_said_to_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "LOCK_S", 0.2)
+    with closing(sqlite3.connect(tmp_path / "study.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ConfigError, match=r"locked by another process for 0\.2 seconds"):
+            backend.connect(f"sqlite:///{tmp_path / 'study.db'}")
+    backend.connect(f"sqlite:///{tmp_path / 'study.db'}")
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ Pruning = Literal["none", "median", "halving"]
 HEARTBEAT_S = 10
 GRACE_S = 60  # without a heartbeat, after which a trial's process counts as dead
 POLL_S = 1.0  # between two looks at what other processes do
+LOCK_S = 5  # that an SQLite file may be locked when a search starts
+BUSY_S = 60  # that it may be locked later: other processes of the search write to it
 TRIAL_ATTEMPTS = 3  # of a trial whose process dies; then it is left alone, since it may be what kills them
 
 
@@ -51,14 +53,17 @@ def connect(url: str) -> Any:
 
     from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+    sqlite = url.startswith("sqlite")
     options = {
-        "engine_kwargs": {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},
+        "engine_kwargs": {"connect_args": {"timeout": BUSY_S}} if sqlite else {},
         "heartbeat_interval": HEARTBEAT_S,
         "grace_period": GRACE_S,
         "heartbeat_stale_trial_callback": retry(TRIAL_ATTEMPTS - 1),
     }
     for left in (2, 1, 0):
         try:
+            if sqlite:
+                _require_unlocked(url)
             return _one_writer_at_a_time(optuna.storages.RDBStorage(url, **options))
         except (ArgumentError, ImportError) as error:
             reason: Exception = error
@@ -71,6 +76,26 @@ def connect(url: str) -> Any:
     raise ConfigError(
         f"the storage cannot be opened ({type(reason).__name__})", "check --storage, for example sqlite:///study.db"
     ) from reason
+
+
+def _require_unlocked(url: str) -> None:
+    """Refuse an SQLite file that another process keeps locked."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import OperationalError
+
+    engine = create_engine(url, connect_args={"timeout": LOCK_S})
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except OperationalError as error:
+        if "locked" not in str(error.orig):
+            raise
+        raise ConfigError(
+            f"the storage has been locked by another process for {LOCK_S} seconds",
+            "end that process, or choose another --storage or --out",
+        ) from error
+    finally:
+        engine.dispose()
 
 
 def _one_writer_at_a_time(storage: Any) -> Any:
