@@ -2,7 +2,8 @@
 
 torchrun … ranked.py together DIRECTORY      every case, an interrupted run and an export
 torchrun … ranked.py killed RANK STEP …      `hmlet …`, one of whose ranks kills itself once, at a step
-torchrun … ranked.py doomed RANK SECONDS …   the same, at a moment
+torchrun … ranked.py stopped RANK STEP …     the same, one of whose ranks stops without dying
+torchrun … ranked.py doomed RANK SECONDS …   the first, at a moment
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ if __name__ == "__main__":
     if os.environ["RANK"] == rank and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         if how == "killed":
             before(int(when), die)
+        elif how == "stopped":
+            before(int(when), lambda: os.kill(os.getpid(), signal.SIGSTOP))
         else:
             threading.Timer(float(when), die).start()
     sys.exit(main(arguments))

@@ -11,6 +11,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, LostRank
 from hmlet.runs.checkpoint import load_checkpoint
 from hmlet.runs.directory import RunDirectory
-from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.ranks import ALONE, Ranks, joined
 from hmlet.training import loop as training
 
 SCRIPT = str(Path(ranked.__file__))
@@ -186,6 +187,25 @@ def test_two_ranks_one_and_two_again_end_as_one(board: Path, tmp_path: Path, who
     require_equal_runs(whole, run, LONG)
     assert [row["epoch"] for row in run.metrics()] == [1, 2, 3, 4]
     assert {path.name for path in out.iterdir()} == {path.name for path in whole.path.iterdir()}
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_given_up(board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HMLET_RANK_TIMEOUT", "5")
+    began = time.monotonic()
+    ended = torchrun(2, SCRIPT, "stopped", "1", "6", *arguments(board, tmp_path / "run"))
+    assert ended.returncode != 0
+    assert "error: rank 0 lost another rank, which died or left (" in ended.stderr
+    assert time.monotonic() - began < 90  # torchrun gives the stopped rank 30 s to end
+
+
+@pytest.mark.parametrize("given", ["", "ten", "0", "-5", "nan", "inf", "1e9"])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("HMLET_RANK_TIMEOUT", given)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="HMLET_RANK_TIMEOUT"):
+        joined().__enter__()
 
 
 @pytest.mark.slow

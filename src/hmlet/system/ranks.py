@@ -33,7 +33,8 @@ from hmlet.errors import ConfigError, HmletError, LostRank
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-TIMEOUT = timedelta(minutes=30)  # the longest wait for a rank that lives: rank 0 may be writing a large checkpoint
+TIMEOUT_VARIABLE = "HMLET_RANK_TIMEOUT"
+TIMEOUT = 600.0  # seconds: the longest wait for a rank that lives, since rank 0 may be writing a large checkpoint
 
 
 @dataclass(frozen=True)
@@ -285,12 +286,13 @@ def joined() -> Iterator[Ranks]:
         return
     from torch.distributed.rendezvous import rendezvous  # some builds of PyTorch do without
 
+    patience = _timeout()
     with _others():
-        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+        store, rank, size = next(rendezvous("env://", timeout=patience))
         # Tensors in main memory always go by Gloo, which is how ranks agree without asking their devices.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         unused = _unused(store, rank, size)
-        dist.init_process_group(backend, store=unused, rank=rank, world_size=size, timeout=TIMEOUT)
+        dist.init_process_group(backend, store=unused, rank=rank, world_size=size, timeout=patience)
     try:
         yield Ranks(rank, size, int(os.environ["LOCAL_RANK"]))
     except LostRank:
@@ -299,6 +301,20 @@ def joined() -> Iterator[Ranks]:
         raise
     else:
         dist.destroy_process_group()  # after an error it might wait for ranks that are gone
+
+
+def _timeout() -> timedelta:
+    """How long to wait for a rank that lives but does not answer."""
+    given = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT))
+    try:
+        seconds = float(given)
+        if not 1 <= seconds <= 86_400:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(
+            f"{TIMEOUT_VARIABLE}={given!r} is not a number of seconds from 1 to 86400", "set it to 600, say"
+        ) from None
+    return timedelta(seconds=seconds)
 
 
 def _unused(store: Store, rank: int, size: int) -> Store:
