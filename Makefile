@@ -48,7 +48,7 @@ lock: $(READY) ## resolve the dependencies anew (make lock UPGRADE=--upgrade mov
 	$(BIN)/python scripts/lock.py $(UPGRADE)
 
 audit: $(READY) ## look up known vulnerabilities of the locked packages (needs the network)
-	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
+	$(BIN)/python scripts/audit.py
 
 browser: ## install Chromium, which the tests of the explorer page drive
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

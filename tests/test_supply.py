@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -128,6 +130,23 @@ def test_one_pytorch_in_all_locks_and_no_nvidia_library_in_the_main_one() -> Non
     assert locked["torch"] == "2.13.0"
     assert pins("requirements-cpu.lock") == {"torch": "2.13.0+cpu"}
     assert not [name for name in locked if name.startswith(("nvidia", "cuda"))]
+
+
+def audited(report: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "audit.py"), "-"]
+    return subprocess.run(command, input=report, capture_output=True, text=True, timeout=60)
+
+
+def test_a_finding_of_the_audit_fails_and_a_lost_connection_does_not() -> None:
+    clean = {"name": "numpy", "version": "2.4.0", "vulns": []}
+    unknown = {"name": "torch", "skip_reason": "Dependency not found on PyPI"}
+    found = {"name": "h11", "version": "0.14.0", "vulns": [{"id": "PYSEC-2025-1", "fix_versions": ["0.16.0"]}]}
+    good = audited(json.dumps({"dependencies": [clean, unknown]}))
+    assert (good.returncode, "1 of 2 packages audited, 0 findings" in good.stdout) == (0, True)
+    bad = audited(json.dumps({"dependencies": [clean, found]}))
+    assert (bad.returncode, "h11 0.14.0: PYSEC-2025-1, fixed in 0.16.0" in bad.stdout) == (1, True)
+    lost = audited("")
+    assert (lost.returncode, "nothing was audited" in lost.stdout) == (0, True)
 
 
 def test_files_name_no_host_beyond_the_known_ones() -> None:
