@@ -46,28 +46,32 @@ def free_port() -> int:
 
 
 HMLET = "import hmlet.cli; hmlet.cli.run()"
-# `hmlet serve` with another patience than the ten seconds that it always has.
-IMPATIENT = """\
-import sys
+# `hmlet serve` with other limits than those that it always has.
+LIMITED = """\
+import json, sys
 from pathlib import Path
 from hmlet.api import Run
+from hmlet.serving import protocol
 from hmlet.serving.server import serve
 from hmlet.serving.settings import Limits, Settings
-run, port, seconds = sys.argv[1:]
-serve(Path(run), Run.open, Settings(port=int(port), limits=Limits(seconds=float(seconds))))
+run, port, limits = sys.argv[1:]
+limits = json.loads(limits)
+if limits.pop("behind", False):  # as if the event loop were always late
+    protocol.LATE, protocol.BUSY = -1.0, 0
+serve(Path(run), Run.open, Settings(port=int(port), limits=Limits(**limits)))
 """
 
 
 class Server:
     """A `hmlet serve` process: where it listens, and what it wrote when it has ended."""
 
-    def __init__(self, *arguments: str, port: int | None = None, seconds: float | None = None) -> None:
+    def __init__(self, *arguments: str, port: int | None = None, **limits: float) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        if seconds is None:
-            self.process = Forked(HMLET, "serve", *arguments, "--port", str(self.port))
+        if limits:
+            self.process = Forked(LIMITED, *arguments, str(self.port), json.dumps(limits))
         else:
-            self.process = Forked(IMPATIENT, *arguments, str(self.port), str(seconds))
+            self.process = Forked(HMLET, "serve", *arguments, "--port", str(self.port))
 
     def wait_until_ready(self) -> Server:
         deadline = time.monotonic() + 60

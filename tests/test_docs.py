@@ -57,6 +57,16 @@ def test_the_reference_is_the_same_in_every_terminal(columns: str) -> None:
     assert done.stdout == (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
+def test_every_test_that_the_security_page_names_exists() -> None:
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    rows = text.partition("## What shows it")[2].splitlines()[3:]
+    assert len([row for row in rows if row.startswith("|")]) == 18
+    file = ""
+    for named, test in re.findall(r"`(tests/[\w/]+\.py)?::(\w+)`", "\n".join(rows)):
+        file = named or file
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+
+
 def test_readme_begins_with_the_two_commands() -> None:
     assert code_blocks("sh")[0] == "make demo\nmake test\n"
 

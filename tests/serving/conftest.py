@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,13 +35,24 @@ def client(runs: Path) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def server(runs: Path) -> Iterator[Server]:
+    """The service on the run `first`, as a process of its own."""
+    server = Server(str(runs / "first")).wait_until_ready()
+    reading = threading.Thread(target=server.process.wait, args=(600,))  # a service whose log nobody reads would stop
+    reading.start()
+    yield server
+    server.process.send(signal.SIGTERM)
+    reading.join()
+
+
 @pytest.fixture
 def start(runs: Path) -> Iterator[Callable[..., Server]]:
-    """A call that starts the service on the run `first`, with options; it is stopped when the test ends."""
+    """A call that starts the service on the run `first`, with options or limits; it is stopped when the test ends."""
     started: list[Server] = []
 
-    def call(*options: str, seconds: float | None = None) -> Server:
-        started.append(Server(str(runs / "first"), *options, seconds=seconds))
+    def call(*options: str, **limits: float) -> Server:
+        started.append(Server(str(runs / "first"), *options, **limits))
         return started[-1].wait_until_ready()
 
     yield call

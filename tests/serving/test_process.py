@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -59,13 +59,6 @@ def test_slow_clients_are_closed_and_the_others_do_not_notice(start: Start, run:
     thread.join()
     assert time.monotonic() - begun > 1.5
     assert ask(server).status_code == 200
-
-
-@pytest.fixture(scope="module")
-def server(runs: Path) -> Iterator[Server]:
-    server = Server(str(runs / "first")).wait_until_ready()
-    yield server
-    server.stop()
 
 
 def test_garbage_is_answered_in_the_one_shape(server: Server) -> None:

@@ -171,9 +171,28 @@ def test_loopback_names_are_let_in(client: TestClient, host: str) -> None:
     assert client.get("/v1/health", headers={"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:81", "", "file://"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *(
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:81",
+            "",
+            "file://",
+            "//127.0.0.1",
+            "ftp://127.0.0.1",
+            "\ufffd",
+        ),
+        *("http://" + host for host in ("[", "]", "[::1", "[]", "127.0.0.1]", "[v1.]", "127.0.0.1/", "127.0.0.1\\")),
+        *(
+            "http://" + host
+            for host in ("x@127.0.0.1", " 127.0.0.1", "\u212a", "127。0。0。1", "127.0.0.1:99999999999")
+        ),
+    ],
+)
 def test_a_page_of_another_origin_is_refused(client: TestClient, origin: str) -> None:
-    answer = client.post("/v1/recommend", json={"users": ["gimp"]}, headers={"origin": origin})
+    answer = client.post("/v1/recommend", json={"users": ["gimp"]}, headers={"origin": origin.encode()})
     assert (answer.status_code, error_of(answer)["code"]) == (403, "forbidden")
     assert "access-control-allow-origin" not in answer.headers
 
@@ -261,7 +280,15 @@ def test_every_limit_that_can_be_set_is_kept(runs: Path) -> None:
         assert (many.status_code, "more than 5 recommendations" in error_of(many)["message"]) == (413, True)
         large = client.post("/v1/recommend", json={"users": ["x" * 100]})
         assert (large.status_code, "larger than 100 bytes" in error_of(large)["message"]) == (413, True)
-    assert {field.name for field in fields(Limits)} == {"body_bytes", "pairs", "in_flight", "seconds"}
+    elsewhere = {
+        "in_flight",
+        "large",
+        "seconds",
+        "connections",
+        "arriving_bytes",
+        "unread_bytes",
+    }  # test_sockets.py too
+    assert {field.name for field in fields(Limits)} == {"body_bytes", "pairs", *elsewhere}
 
 
 def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:
@@ -291,6 +318,15 @@ def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:
         for thread in waiting:
             thread.join(10)
         assert client.get("/v1/model").status_code == 200
+
+
+def test_large_requests_are_shed_before_small_ones(runs: Path) -> None:
+    with client_of(runs / "first", Settings(limits=Limits(large=0))) as client:
+        for ask in ({"users": ["gimp"] * 9}, {"users": ["gimp"] * 2, "k": 501}):
+            answer = client.post("/v1/recommend", json=ask)
+            assert (answer.status_code, error_of(answer)["code"]) == (503, "overloaded")
+        assert client.get("/v1/overview").status_code == 503
+        assert client.post("/v1/recommend", json={"users": ["gimp"] * 8}).status_code == 200
 
 
 def test_what_takes_too_long_is_given_up(runs: Path) -> None:

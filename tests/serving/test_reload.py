@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from finished import finished
+from safetensors.torch import load_file
 from served import client_of, error_of
 from starlette.testclient import TestClient
+from torch import Tensor
 
 from hmlet.api import Run
+from hmlet.runs.directory import RunDirectory
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
 from hmlet.serving.state import Served
@@ -111,6 +115,40 @@ def test_a_broken_run_is_refused_and_the_old_one_stays(client: TestClient, runs:
     assert client.get("/v1/model").json() == before
     assert client.post("/v1/recommend", json={"users": USERS}).status_code == 200
     assert 'hmlet_reloads_total{outcome="refused"} 1.0' in client.get("/metrics").text
+
+
+def forged(run: Path, out: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    """A copy of a run with other factors, and a record that vouches for them."""
+    shutil.copytree(run, out)
+    opened = RunDirectory.open(out)
+    opened.write_tensors("factors.safetensors", change(load_file(out / "factors.safetensors")))
+    opened.write_record()
+
+
+FORGERIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "not finite": lambda factors: torch.full_like(factors, float("nan")),
+    "too short": lambda factors: factors[:-1].contiguous(),
+    "one column": lambda factors: factors[:, 0].contiguous(),
+    "other type": lambda factors: factors.to(torch.int64),
+    "empty": lambda factors: factors[:0].contiguous(),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_run_that_cannot_answer_is_refused_and_the_old_one_stays(runs: Path, tmp_path: Path, forgery: str) -> None:
+    for at, name in enumerate(load_file(runs / "second" / "factors.safetensors")):
+        forged(
+            runs / "second",
+            tmp_path / f"forged-{at}",
+            lambda all, name=name: all | {name: FORGERIES[forgery](all[name])},
+        )
+        with client_of(runs / "first", Settings(reload_root=tmp_path)) as client:
+            before = client.get("/v1/model").json()
+            answer = client.post("/v1/reload", json={"run": f"forged-{at}"})
+            assert (answer.status_code, error_of(answer)["code"]) == (409, "run")
+            assert f"forged-{at}" in error_of(answer)["message"]
+            assert client.get("/v1/model").json() == before
+            assert client.post("/v1/recommend", json={"users": USERS}).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["../first", "/etc", "link", "a\0b"])

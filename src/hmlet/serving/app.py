@@ -25,7 +25,8 @@ from hmlet.serving.state import Served
 from hmlet.version import VERSION
 
 SHOWN_CHARACTERS = 60  # of a value that is wrong
-SMALL_USERS = 8  # more of them in one call, and it waits with the large ones
+SMALL_USERS = 8  # more of them in one call, or more recommendations, and it waits with the large ones
+SMALL_PAIRS = 1000
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
@@ -88,8 +89,15 @@ def reply(value: BaseModel | JsonObject | Sequence[JsonObject], served: Served |
     """A JSON answer that says which run it came from."""
     headers = {} if served is None else {"x-hmlet-run": served.name}
     answer = value.model_dump(by_alias=True, exclude_unset=True) if isinstance(value, BaseModel) else value
-    content = json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    if isinstance(answer, list):  # piece by piece: no other thread runs while the encoder is at work
+        content = b"[%s]" % b",".join(map(_encoded, answer))
+    else:
+        content = _encoded(answer)
     return Response(content, media_type="application/json", headers=headers)
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _add_failures(app: FastAPI) -> None:
@@ -166,7 +174,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
                 f"{len(request.users)} users × k = {request.k} is more than {limits.pairs:,} recommendations",
                 "ask for fewer users at a time, or use `hmlet export`",
             )
-        if len(request.users) <= SMALL_USERS:
+        if len(request.users) <= SMALL_USERS and len(request.users) * request.k <= SMALL_PAIRS:
             return reply(await service.recommend(served, request.users, request.k), served)
         return await service.compute(lambda: reply(served.recommend(request.users, request.k), served), large=True)
 

@@ -42,6 +42,11 @@ def refusal(error: HmletError) -> Refusal:
     return Refusal(_STATUS_OF_CODE.get(error.code, 422), error.message, error.hint, error.code)
 
 
+def overloaded(message: str, headers: Mapping[str, str] | None = None) -> Refusal:
+    """A refusal that says when to come back."""
+    return Refusal(503, message, "try again in a second", "overloaded", {"retry-after": "1", **(headers or {})})
+
+
 def shape(error: HmletError) -> bytes:
     """The error as JSON, in ASCII: what a client sent may come back in it, and need not be valid Unicode."""
     return json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}).encode("ascii")

@@ -6,10 +6,9 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from hmlet.serving import strict_json
-from hmlet.serving.failures import Refusal, shape
+from hmlet.serving.failures import Refusal, overloaded, shape
 from hmlet.serving.settings import Settings
 
 Scope = MutableMapping[str, Any]
@@ -19,11 +18,18 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PROBES = frozenset({"/v1/health", "/v1/ready", "/metrics"})  # answered at any load
+ONCE = ("host", "authorization", "origin", "content-length", "transfer-encoding")  # headers that decide who may enter
+SMALL_BODY = 1 << 14  # bytes: a body up to here is always received, whatever others hold
 LINGER_SECONDS = 2.0
+CLOSE = {"connection": "close"}  # of an answer to a request that is not read to its end
 
 
 class Guard:
-    """An ASGI application that lets a request through to another, whole and checked, or refuses it."""
+    """An ASGI application that lets a request through to another, whole and checked, or refuses it.
+
+    A request takes one of the `in_flight` slots when its body has arrived, and leaves it when its answer begins. So a
+    client that sends or reads slowly holds no slot.
+    """
 
     def __init__(self, app: App, settings: Settings, public: frozenset[str]) -> None:
         self.app = app
@@ -31,12 +37,12 @@ class Guard:
         self.limits = settings.limits
         self.public = public  # paths that need no token
         self.in_flight = 0
+        self.arriving = 0  # bytes of large bodies that are being received
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        send = _hurried(send, self.limits.seconds)
         try:
             headers = _headers(scope)
             self._check_host(headers)
@@ -44,33 +50,40 @@ class Guard:
             if scope["method"] not in ("GET", "HEAD"):
                 self._check_origin(headers)
                 _check_content_type(scope, headers)
-            if scope["path"] not in PROBES and self.in_flight >= self.limits.in_flight:
-                raise Refusal(
-                    503,
-                    f"{self.in_flight} requests are being answered",
-                    "try again in a second",
-                    "overloaded",
-                    {"retry-after": "1"},
-                )
-        except Refusal as error:
-            await _refuse(error, receive, send)
-            return
-        self.in_flight += 1
-        try:
-            await self._admit(scope, headers, receive, send)
-        finally:
-            self.in_flight -= 1
-
-    async def _admit(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
-        try:
+            self._check_load(scope)
             body = await self._body(headers, receive)
+            if body is None:
+                return
+            self._check_load(scope)  # again: others may have come while the body arrived
             if body and scope["method"] == "POST":
                 strict_json.check(body)
         except Refusal as error:
             await _refuse(error, receive, send)
             return
-        if body is not None:
-            await self.app(scope, _replay(body, receive), send)
+        await self._admit(scope, _replay(body, receive), send)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application compute the answer in a slot of its own."""
+        slots = 1
+        self.in_flight += slots
+
+        def leave() -> None:
+            nonlocal slots
+            self.in_flight -= slots
+            slots = 0
+
+        async def leaving(message: Message) -> None:
+            leave()
+            await send(message)
+
+        try:
+            await self.app(scope, receive, leaving)
+        finally:
+            leave()
+
+    def _check_load(self, scope: Scope) -> None:
+        if scope["path"] not in PROBES and self.in_flight >= self.limits.in_flight:
+            raise overloaded(f"{self.in_flight} requests are being answered")
 
     def _check_host(self, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
@@ -92,17 +105,17 @@ class Guard:
 
     def _check_origin(self, headers: dict[str, str]) -> None:
         """A browser says which page a POST comes from; only our own page may send one."""
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower():
+        origin, host = headers.get("origin"), headers["host"].lower()
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             raise Refusal(403, f"a page of {origin[:100]!r} may not call this service", "call it from its own page")
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes | None:
         """The whole body within the limits of size and time, or None where the client has gone."""
         limit, announced = self.limits.body_bytes, headers.get("content-length", "0")
-        too_large = Refusal(413, f"the body is larger than {limit:,} bytes", "send fewer ids at a time")
-        if announced.isdigit() and int(announced[:20]) > limit:
+        too_large = Refusal(413, f"the body is larger than {limit:,} bytes", "send fewer ids at a time", headers=CLOSE)
+        if announced.isascii() and announced.isdigit() and int(announced[:20]) > limit:
             raise too_large
-        parts, size = [], 0
+        parts, size, counted = [], 0, 0
         try:
             async with asyncio.timeout(self.limits.seconds):
                 while True:
@@ -115,20 +128,27 @@ class Guard:
                         raise too_large
                     if not message.get("more_body", False):
                         return b"".join(parts)
+                    if size > SMALL_BODY:
+                        self.arriving, counted = self.arriving + size - counted, size
+                        if self.arriving > self.limits.arriving_bytes:
+                            raise overloaded("too many large bodies are being received", CLOSE)
         except TimeoutError:
-            raise Refusal(
-                408, f"the body took longer than {self.limits.seconds:g} seconds", "send it at once"
-            ) from None
+            slow = f"the body took longer than {self.limits.seconds:g} seconds"
+            raise Refusal(408, slow, "send it at once", headers=CLOSE) from None
+        finally:
+            self.arriving -= counted
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Names and values; a header that decides who may enter must not stand there twice."""
+    """Names and values. Refuses what two readers of one request could take for two different requests."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
-        if key in found and key in ("host", "authorization", "origin", "content-length"):
-            raise Refusal(400, f"the header {key} stands twice", "send it once")
+        if key in found and key in ONCE:
+            raise Refusal(400, f"the header {key} is sent twice", "send it once", headers=CLOSE)
         found[key] = value.decode("latin-1")
+    if "content-length" in found and "transfer-encoding" in found:  # RFC 9112, section 6.1
+        raise Refusal(400, "both content-length and transfer-encoding are sent", "send one of them", headers=CLOSE)
     return found
 
 
@@ -155,16 +175,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _hurried(send: Send, seconds: float) -> Send:
-    """A `send` that gives up on a client who does not read; the server then closes the connection."""
-
-    async def hurried(message: Message) -> None:
-        async with asyncio.timeout(seconds):
-            await send(message)
-
-    return hurried
-
-
 async def _refuse(error: Refusal, receive: Receive, send: Send) -> None:
     """Answer with the error, and close where the request was not read to its end.
 
@@ -172,10 +182,8 @@ async def _refuse(error: Refusal, receive: Receive, send: Send) -> None:
     whole answer has gone out, what still comes is thrown away for a moment.
     """
     body = shape(error)
-    unread = error.status in (408, 413)
+    unread = CLOSE.items() <= error.headers.items()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    if unread:
-        headers["connection"] = "close"
     encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": encoded})
     await send({"type": "http.response.body", "body": body, "more_body": unread})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -10,7 +11,7 @@ import uuid
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from hmlet.serving.failures import BUG, shape
+from hmlet.serving.failures import BUG, Refusal, shape
 from hmlet.serving.guard import App, Message, Receive, Scope, Send
 
 LOGGER = logging.getLogger("hmlet.serving")
@@ -37,7 +38,16 @@ class Metrics:
         )
         self.in_flight = Gauge("hmlet_requests_in_flight", "Requests being answered.", registry=self.registry)
         self.reloads = Counter("hmlet_reloads", "Runs offered, by outcome.", ["outcome"], registry=self.registry)
+        self._shed, self._tell_at = 0, 0.0
         self.run = Gauge("hmlet_run_info", "The run that is served.", ["run", "model"], registry=self.registry)
+
+    def shed(self) -> None:
+        """Count a request that was refused before it was parsed; one log line a second tells of them."""
+        self.requests.labels("shed", 503).inc()
+        self._shed += 1
+        if time.monotonic() >= self._tell_at:
+            LOGGER.warning("shedding", extra={"fields": {"requests": self._shed}})
+            self._shed, self._tell_at = 0, time.monotonic() + 1
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -67,12 +77,14 @@ class Observe:
         with self.metrics.in_flight.track_inprogress():
             try:
                 await self.app(scope, receive, watched)
-            except TimeoutError:  # the client does not read: the answer stays unfinished, and the server closes
-                LOGGER.warning("client too slow", extra={"fields": {"request": request}})
+            except asyncio.CancelledError:  # the service stops, and this request took longer than it waits for
+                LOGGER.warning("cut off", extra={"fields": {"request": request}})
+                if not status:
+                    await _fail(watched, Refusal(503, "the service is stopping", "try again later"))
             except Exception:
                 LOGGER.error("bug", extra={"fields": {"request": request, "traceback": traceback.format_exc()}})
                 if not status:
-                    await _crashed(watched)
+                    await _fail(watched, BUG)
             finally:
                 self._record(scope, request, status, time.perf_counter() - start)
 
@@ -91,10 +103,10 @@ class Observe:
         LOGGER.info("request", extra={"fields": fields})
 
 
-async def _crashed(send: Send) -> None:
-    body = shape(BUG)
+async def _fail(send: Send, error: Refusal) -> None:
+    body = shape(error)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

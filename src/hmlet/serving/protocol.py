@@ -1,67 +1,204 @@
-"""uvicorn's HTTP protocol with what it lacks: a client has so many seconds for its headers, and then it is closed."""
+"""uvicorn's HTTP protocol with what it lacks: limits on clients that send slowly, read slowly, or are too many."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hmlet.serving.failures import Refusal, shape
+from hmlet.serving.failures import Refusal, overloaded, shape
+from hmlet.serving.observe import LOGGER, SECURITY_HEADERS
+from hmlet.serving.settings import Limits
+
+PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable"}
+# A POST request is shed before it is parsed while the event loop is so many seconds behind and has so many to answer.
+# Both: a machine that is busy with something else is late as well, and shedding a few requests would not help.
+LATE = 0.02
+BUSY = 16
+
+
+class Lag:
+    """How far the event loop is behind: the time that it takes to come round twice, measured while requests come.
+
+    Requests that arrive meanwhile wait at least as long, where no counter of ours can see them.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._measuring = False
+
+    def measure(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._measuring:
+            self._measuring = True
+            loop.call_soon(loop.call_soon, self._come_round, loop, loop.time())
+
+    def _come_round(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
+        self.seconds, self._measuring = loop.time() - began, False
+        if self.seconds > LATE:  # until it has caught up: nobody might come and measure
+            self.measure(loop)
 
 
 class ImpatientProtocol(H11Protocol):
-    """HTTP/1.1 over h11. From connecting, or from the first byte of a further request, its headers must be in in time.
+    """HTTP/1.1 over h11, in which every wait for a client ends after `limits.seconds`.
 
-    Bodies and answers have their own clock in `guard`, and an idle connection has uvicorn's keep-alive clock.
+    Two clocks run here. Headers must arrive in time, counted from the connection or from the first byte of a further
+    request. An answer must be read in time, counted from the moment when the system takes no more of it. `guard` times
+    the body, and uvicorn's keep-alive timer closes an idle connection.
     """
 
-    header_seconds = 10.0
+    limits: Limits
+    # Shared by all connections of one server:
+    lag: Lag
+    shed: Callable[[], None]  # is told of every request that is shed here
+    busy: set[ImpatientProtocol]  # connections whose request has arrived and is being answered
+    unread: dict[ImpatientProtocol, None]  # connections whose answers wait to be read, oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._clock: asyncio.TimerHandle | None = None
-        self._wind()
+        self._header_clock: asyncio.TimerHandle | None = None
+        self._reader_clock: asyncio.TimerHandle | None = None
+        self._held = False
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` and `resume_writing` then tell of every byte
+        if len(self.connections) > self.limits.connections:
+            self._answer_and_close(overloaded("too many connections are open"))
+        else:
+            self._wind()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        self._was_read()
+        self.busy.discard(self)
+        super().connection_lost(exc)
+
+    # -- clients that send slowly ---------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        self.lag.measure(self.loop)
+        if self.lag.seconds > LATE and len(self.busy) >= BUSY and self._is_idle() and is_whole_post(data):
+            self._shed()
+            return
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._wind()
         else:
             self._stop()
+            if not self.cycle.more_body:
+                self.busy.add(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def on_response_complete(self) -> None:
+        self.busy.discard(self)
+        super().on_response_complete()
+
+    def _shed(self) -> None:
+        self.shed()
+        self.transport.write(SHED)
         self._stop()
-        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _is_idle(self) -> bool:
+        """Whether the next byte begins a request: nothing is half received, computed or sent."""
+        return self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0] and not self.flow.write_paused
 
     def _wind(self) -> None:
-        if self._clock is None:
-            self._clock = self.loop.call_later(self.header_seconds, self._give_up)
+        if self._header_clock is None:
+            self._header_clock = self.loop.call_later(self.limits.seconds, self._give_up)
 
     def _stop(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+        if self._header_clock is not None:
+            self._header_clock.cancel()
+            self._header_clock = None
 
     def _give_up(self) -> None:
-        self._clock = None
-        if self.cycle is None or self.cycle.response_complete:
-            message = f"the headers took longer than {self.header_seconds:g} seconds"
-            self._answer_and_close(b"408 Request Timeout", Refusal(408, message, "send them at once"))
+        self._header_clock = None
+        if self.conn.their_state is h11.SEND_BODY:  # of a request that was refused, and answered, before all of it came
+            self.transport.close()
+        elif self.cycle is None or self.cycle.response_complete:
+            message = f"the headers took longer than {self.limits.seconds:g} seconds"
+            self._answer_and_close(Refusal(408, message, "send them at once"))
+
+    # -- clients that read slowly ---------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """Start the clock: part of an answer waits in this process, because the client does not read."""
+        super().pause_writing()
+        self._reader_clock = self.loop.call_later(self.limits.seconds, self._abort)
+        self.unread[self] = None
+        waiting = sum(each.transport.get_write_buffer_size() for each in self.unread)
+        for each in list(self.unread):
+            if waiting <= self.limits.unread_bytes or each is self:
+                break
+            waiting -= each.transport.get_write_buffer_size()
+            each._abort()
+
+    def resume_writing(self) -> None:
+        """Go on with this client, who has read everything."""
+        super().resume_writing()
+        self._was_read()
+        if self._held and not self.transport.is_closing():
+            self._held = False
+            self.flow.resume_reading()
+            self.handle_events()
+
+    def handle_events(self) -> None:
+        """Take up the next request, unless an earlier answer waits: a client has one answer in memory at a time."""
+        if self.flow.write_paused:
+            self._held = True
+            self.flow.pause_reading()
+        else:
+            super().handle_events()
+
+    def _was_read(self) -> None:
+        self.unread.pop(self, None)
+        if self._reader_clock is not None:
+            self._reader_clock.cancel()
+            self._reader_clock = None
+
+    def _abort(self) -> None:
+        LOGGER.warning("client too slow", extra={"fields": {"client": (self.client or [None])[0]}})
+        self._was_read()
+        self.transport.abort()  # `close` would wait for the client
+
+    # -- answers that no application gives ------------------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
-        self._answer_and_close(b"400 Bad Request", Refusal(400, msg, "send HTTP/1.1"))
+        self._answer_and_close(Refusal(400, msg, "send HTTP/1.1"))
 
-    def _answer_and_close(self, status: bytes, error: Refusal) -> None:
+    def _answer_and_close(self, error: Refusal) -> None:
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.close()  # half an answer is out already: a second one inside it would be read as its text
             return
-        body = shape(error)
-        head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(head % (status, len(body)) + body)
+        self.transport.write(_answer(error, (b"connection", b"close")))
         self.transport.close()
 
 
-def impatient(seconds: float) -> type[Any]:
-    """The protocol class with a given patience: uvicorn takes a class and makes one object a connection."""
-    return type("Protocol", (ImpatientProtocol,), {"header_seconds": seconds})
+def _answer(error: Refusal, *headers: tuple[bytes, bytes]) -> bytes:
+    """A whole HTTP answer."""
+    body = shape(error)
+    kind, length = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))
+    own = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    lines = [b"%s: %s\r\n" % each for each in (kind, length, *own, *headers, *SECURITY_HEADERS)]
+    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (error.status, PHRASES[error.status], b"".join(lines), body)
+
+
+SHED = _answer(overloaded("the service is behind"))
+
+
+def is_whole_post(data: bytes) -> bool:
+    """Whether the bytes are one POST request and no more; h11 reads what is not clearly that."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    if not head.startswith(b"POST /v1/") or not end:
+        return False
+    names = head.lower()
+    length = names.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0].strip()
+    unclear = names.count(b"content-length") != 1 or any(name in names for name in (b"transfer-enc", b"connection: c"))
+    return not unclear and length.isdigit() and int(length[:10]) == len(body)
+
+
+def impatient(limits: Limits, shed: Callable[[], None]) -> type[Any]:
+    """The protocol class with given limits: uvicorn takes a class and makes one object a connection."""
+    shared = {"limits": limits, "lag": Lag(), "shed": staticmethod(shed), "busy": set(), "unread": {}}
+    return type("Protocol", (ImpatientProtocol,), shared)

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import torch
 import uvicorn
@@ -41,7 +42,7 @@ def serve(
         create_app(service),
         host=settings.host,
         port=settings.port,
-        http=impatient(settings.limits.seconds),
+        http=impatient(settings.limits, service.metrics.shed),
         ws="none",
         log_config=None,
         access_log=False,
@@ -53,7 +54,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which says where it listens once it does: the port behind port 0 is not known before."""
+    """uvicorn's server, which says where it listens: the port behind port 0 is not known before."""
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[str], None]) -> None:
         super().__init__(config)
@@ -64,15 +65,14 @@ class _Server(uvicorn.Server):
         host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
         self._listening(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop gracefully, or at once when told twice. No signal is raised again after that: a good end is status 0."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
 
 async def _run(server: uvicorn.Server, service: Service) -> None:
     """Listen until a signal says stop; an address that is taken is the user's to solve, and no traceback's."""
-
-    def stop(*_: object) -> None:
-        server.should_exit = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)  # uvicorn raises what it caught once more at its end, and a good end is status 0
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload_in_background)
     try:
         await server.serve()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hmlet.data.interactions import Id
 from hmlet.errors import HmletError
 from hmlet.recommend.recommender import Recommendation
-from hmlet.serving.failures import Refusal
+from hmlet.serving.failures import Refusal, overloaded
 from hmlet.serving.observe import LOGGER, Metrics
 from hmlet.serving.settings import Settings
 from hmlet.serving.state import Served, Shelf
@@ -31,6 +31,7 @@ class Service:
         self.metrics = Metrics()
         self._waiting: dict[tuple[Served, int], list[tuple[Sequence[Id], asyncio.Future[list[Recommendation]]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._large_calls = 0  # that wait or compute
         self._announce(shelf.current)
 
     def open(self) -> None:
@@ -43,7 +44,7 @@ class Service:
     def _warm(served: Served) -> None:
         try:
             served.warm()
-        except HmletError as error:  # whoever asks for it is told, and recommendations need none of it
+        except Exception as error:  # whoever asks for it is told, and recommendations need none of it
             LOGGER.error("not warm", extra={"fields": {"run": served.name, "reason": str(error)}})
 
     @property
@@ -53,8 +54,16 @@ class Service:
 
     async def compute(self, work: Callable[[], T], *, large: bool = False) -> T:
         """What `work` returns, unless it takes too long; work that still waits for its turn is then dropped."""
-        pool = self._large if large else self._small
-        return await self._in_time(asyncio.get_running_loop().run_in_executor(pool, work))
+        loop = asyncio.get_running_loop()
+        if not large:
+            return await self._in_time(loop.run_in_executor(self._small, work))
+        if self._large_calls >= self.settings.limits.large:
+            raise overloaded(f"{self._large_calls} large requests are being answered")
+        self._large_calls += 1
+        try:
+            return await self._in_time(loop.run_in_executor(self._large, work))
+        finally:
+            self._large_calls -= 1
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         seconds = self.settings.limits.seconds
@@ -115,10 +124,10 @@ class Service:
         """Serve another run, or the same directory read again. One that cannot be loaded is refused: the old stays."""
         try:
             served = await asyncio.get_running_loop().run_in_executor(self._loader, self.shelf.reload, path)
-        except (HmletError, OSError, KeyError, ValueError) as error:
+        except Exception as error:  # whatever a forged run can cause, and lack of memory: the old run goes on
             self.metrics.reloads.labels("refused").inc()
             LOGGER.error("reload refused", extra={"fields": {"run": str(path), "reason": str(error)}})
-            known = error if isinstance(error, HmletError) else HmletError(repr(error), "train it again")
+            known = error if isinstance(error, HmletError) else HmletError(f"{error!r:.200}", "train it again")
             raise Refusal(409, f"{known.message}; the old run is still served", known.hint, "run") from error
         self.metrics.reloads.labels("served").inc()
         self._announce(served)

@@ -18,7 +18,11 @@ class Limits:
     body_bytes: int = 1 << 20
     pairs: int = 100_000  # users × k: some 6 MB of JSON
     in_flight: int = 64  # requests that wait or compute; the next one is shed with 503
-    seconds: float = 10.0  # to receive a request, to compute it, and to hand over the answer
+    large: int = 8  # of these, calls for many users and for the gate map, which take long
+    seconds: float = 10.0  # to receive the headers, to receive the body, to compute, and for the client to read
+    connections: int = 4096  # open at once; the next one is closed with 503
+    arriving_bytes: int = 16 << 20  # of all large bodies that are still being received; the next one is shed with 503
+    unread_bytes: int = 32 << 20  # of all answers that clients have not read yet; beyond it, the oldest is aborted
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from hmlet.analysis.gates import class_size, gate_share
 from hmlet.data import Csr, Vocabulary
 from hmlet.data.interactions import Id
-from hmlet.errors import ConfigError
+from hmlet.errors import ConfigError, HmletError, RunError
 from hmlet.ranking.evaluation import KNOWN, seen_items
 from hmlet.ranking.scoring import Histories
 from hmlet.recommend.explanation import Explanation
@@ -41,15 +42,36 @@ class Served:
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
         # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
-        self.recommend([self.data.users.id(0)], 1)
-        self.data.items.indices([self.data.items.id(0)])
+        self._prove("a recommendation", lambda: self.recommend([self.data.users.id(0)], 1))
+        self._prove("a look at its items", lambda: self.data.items.indices([self.data.items.id(0)]).tolist())
 
     def warm(self) -> None:
-        """Make what is otherwise made for the first newcomer, explanation, search and map, so that none pays for it."""
-        _ = self.degrees, self._searchable, self._choices
-        known = self.data.items.id(int(self.degrees["item"].argmax()))
-        with suppress(ConfigError):  # a run that cannot fold in tells whoever asks for it
-            self.recommend_new([known], 1)
+        """Ask one question of each kind. Later ones find what they need ready, and a run that cannot answer shows here.
+
+        Raises a RunError that names the question, whatever is wrong with the run.
+        """
+        popular = self.data.items.id(int(self.degrees["item"].argmax()))
+        users, items = ([each.id(0), each.id(len(each) - 1)] for each in (self.data.users, self.data.items))
+        questions: dict[str, Callable[[], object]] = {
+            "a recommendation": lambda: self.recommend(users, 1),
+            "a newcomer": lambda: self.recommend_new([popular], 1),
+            "an explanation": lambda: [self.explain(user, item) for user, item in zip(users, items, strict=True)],
+            "a search": lambda: [self.search("user", "", 1), self.search("item", "", 1), self.history(users[0], 1)],
+            "the gate map": lambda: self.overview(1).model_dump(),
+            "its description": lambda: [self.describe().model_dump(), self.name.encode("ascii").decode()],
+        }
+        for question, ask in questions.items():
+            self._prove(question, ask)
+
+    def _prove(self, question: str, ask: Callable[[], object]) -> None:
+        """Raise a RunError unless the run has an answer that JSON can carry; a run may say that it lacks a feature."""
+        try:
+            with suppress(ConfigError):
+                json.dumps(ask(), ensure_ascii=False, allow_nan=False).encode("utf-8")
+        except HmletError:
+            raise
+        except Exception as error:
+            raise RunError(f"{self.path} cannot answer {question} ({error!r:.200})", "train it again") from error
 
     # -- answers --------------------------------------------------------------------------------------------------
 
@@ -183,7 +205,7 @@ class Shelf:
         return Served(self._opener(path), path, approximate=self._approximate)
 
     def reload(self, path: Path | None = None) -> Served:
-        """Serve another run, or the same directory read again; one that cannot be loaded leaves the old in place."""
+        """Serve another run, or the same directory read again; one that cannot answer leaves the old in place."""
         with self._one_at_a_time:
             served = self._open(path or self.current.path)
             served.warm()

@@ -1,0 +1,145 @@
+"""Clients that misbehave, many at a time, and ordinary ones beside them on a fixed timetable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from served import Server
+
+HEAD = b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+Client = Callable[["Crowd"], Awaitable[None]]
+
+
+def post(body: object) -> bytes:
+    content = json.dumps(body).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(content), content)
+
+
+def memory_mb(pid: int) -> float:
+    """The resident memory of a process that is its own: pages of mapped files are the system's to take back."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+@dataclass
+class Seen:
+    """What ordinary clients saw, and the most memory that the service took."""
+
+    statuses: list[int] = field(default_factory=list)
+    milliseconds: list[float] = field(default_factory=list)
+    megabytes: float = 0.0
+
+    @property
+    def p99(self) -> float:
+        return float(np.percentile(self.milliseconds, 99))
+
+
+class Crowd:
+    """A service, ordinary clients that want `ask` answered, and others that come back whenever they are closed."""
+
+    def __init__(self, server: Server, ask: object, large: object) -> None:
+        self.server = server
+        self.ask, self.large = post(ask), post(large)
+        self.closed: list[float] = []  # how long each connection of a misbehaving client lasted
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192) if hard > 0 else 8192, hard))
+        threading.Thread(target=server.process.wait, args=(600,), daemon=True).start()  # a full log stops a service
+
+    def run(self, seconds: float, rate: float, **misbehaving: int) -> Seen:
+        """What ordinary requests at a rate see for so long; `slow_headers=1000` has so many of these beside them."""
+        return asyncio.run(self._run(seconds, rate, misbehaving))
+
+    async def _run(self, seconds: float, rate: float, misbehaving: dict[str, int]) -> Seen:
+        seen = Seen()
+        clients: dict[str, Client] = {each.__name__: each for each in (slow_headers, slow_bodies, slow_readers)}
+        tasks = [
+            asyncio.create_task(self._return(clients[name]))
+            for name, count in misbehaving.items()
+            for _ in range(count)
+        ]
+        tasks.append(asyncio.create_task(self._weigh(seen)))
+        if misbehaving:
+            await asyncio.sleep(2)  # until all are connected
+        start, ordinary = time.perf_counter() + 0.1, []
+        for at in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, start + at / rate - time.perf_counter()))
+            ordinary.append(asyncio.create_task(self._ordinary(start + at / rate, seen)))
+        await asyncio.gather(*ordinary)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return seen
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.server.port)
+
+    async def _ordinary(self, planned: float, seen: Seen) -> None:
+        """One request on a connection of its own, timed from the planned moment."""
+        status = 0
+        with suppress(OSError, asyncio.IncompleteReadError, ValueError):
+            reader, writer = await self.connect()
+            writer.write(self.ask)
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            writer.close()
+            status = int(head[9:12])
+        seen.statuses.append(status)
+        seen.milliseconds.append(1000 * (time.perf_counter() - planned))
+
+    async def _weigh(self, seen: Seen) -> None:
+        while True:
+            seen.megabytes = max(seen.megabytes, memory_mb(self.server.process.pid))
+            await asyncio.sleep(0.2)
+
+    async def _return(self, client: Client) -> None:
+        while True:
+            began = time.monotonic()
+            with suppress(OSError):
+                await client(self)
+            self.closed.append(time.monotonic() - began)
+            await asyncio.sleep(1)
+
+
+async def slow_headers(crowd: Crowd) -> None:
+    await _drip(crowd, b"", HEAD)
+
+
+async def slow_bodies(crowd: Crowd) -> None:
+    await _drip(crowd, HEAD + b"Content-Length: 60000\r\n\r\n" + b" " * 50_000, b" " * 9_000)
+
+
+async def _drip(crowd: Crowd, first: bytes, rest: bytes) -> None:
+    """Send a byte a second after the first part, until the service closes the connection."""
+    reader, writer = await crowd.connect()
+    try:
+        writer.write(first)
+        for at in range(len(rest)):
+            writer.write(rest[at : at + 1])
+            with suppress(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 1)
+                return
+    finally:
+        writer.transport.abort()
+
+
+async def slow_readers(crowd: Crowd) -> None:
+    """Ask for a large answer again and again, and read nothing, until the service closes the connection."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", crowd.server.port))
+        await loop.sock_sendall(client, 8 * crowd.large)
+        while True:
+            await asyncio.sleep(1)
+            await loop.sock_sendall(client, b" ")  # fails once the connection is reset

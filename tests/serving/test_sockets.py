@@ -1,0 +1,321 @@
+"""Clients over real sockets that send slowly, do not read, send nonsense, or are too many; and what others notice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from crowd import HEAD, Crowd, memory_mb, post
+from served import Server
+
+from hmlet.api import Run
+from hmlet.serving.protocol import LATE, Lag, is_whole_post
+
+Start = Callable[..., Server]
+ASK = {"users": ["gimp"], "k": 20}
+
+
+def ask(server: Server, body: object = ASK) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/recommend", json=body, trust_env=False, timeout=30)
+
+
+def large_request(run: Run, pairs: int = 100_000) -> dict[str, object]:
+    """A request for so many recommendations: megabytes, more than the system keeps for a client that does not read."""
+    users = run.data.users.ids.to_pylist()
+    return {"users": (users * 1000)[: pairs // 1000], "k": 1000}
+
+
+def received(client: socket.socket) -> bytes:
+    """All that comes until the service closes the connection."""
+    found = b""
+    try:
+        while data := client.recv(1 << 16):
+            found += data
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def answer_of(client: socket.socket) -> tuple[bytes, bytes]:
+    """The head and the body of the next answer."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        found += client.recv(1 << 16)
+    head, _, body = found.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    while len(body) < length:
+        body += client.recv(1 << 20)
+    return head, body
+
+
+@pytest.fixture(scope="module")
+def strict(runs: Path) -> Iterator[Server]:
+    """A service that bears little."""
+    server = Server(str(runs / "first"), seconds=2, in_flight=2, arriving_bytes=250_000, connections=30)
+    yield server.wait_until_ready()
+    server.stop()
+
+
+def test_slow_bodies_take_no_slot(strict: Server, run: Run) -> None:
+    server = strict
+    clients = [server.connect() for _ in range(20)]
+    for client in clients:
+        client.sendall(HEAD + b"Content-Length: 50\r\n\r\n{")
+    time.sleep(0.2)
+    assert all(ask(server).json() == run.recommend(["gimp"], 20) for _ in range(5))
+    for client in clients:
+        assert received(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_large_bodies_that_arrive_are_limited_together(strict: Server) -> None:
+    server = strict
+    clients = [server.connect() for _ in range(3)]
+    for client in clients:
+        client.sendall(HEAD + b"Content-Length: 200000\r\n\r\n" + b" " * 100_000)
+        time.sleep(0.2)
+    assert b"too many large bodies" in received(clients[2])
+    assert ask(server).status_code == 200  # small ones are always received
+    for client in clients[:2]:
+        client.close()
+    time.sleep(0.2)  # until the service has seen that they are gone
+    with server.connect() as client:
+        client.sendall(HEAD + b"Content-Length: 200000\r\n\r\n" + b" " * 200_000)
+        assert client.recv(4096).startswith(b"HTTP/1.1 422 ")
+
+
+def test_a_client_that_does_not_read_is_closed(strict: Server, run: Run) -> None:
+    server, before = strict, answered(strict)
+    with server.connect() as client:
+        began = time.monotonic()
+        client.sendall(post(large_request(run)) * 8)  # of which the service takes up one at a time
+        with suppress(ConnectionError):
+            while time.monotonic() - began < 20:
+                client.sendall(b" ")
+                time.sleep(0.1)
+        assert 1.5 < time.monotonic() - began < 20
+    assert answered(server) - before == 1
+    assert ask(server).status_code == 200
+
+
+def answered(server: Server) -> int:
+    """How many recommendations the service has given."""
+    metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    found = re.search(r'hmlet_requests_total{route="/v1/recommend",status="200"} (\d+)', metrics)
+    return int(found[1]) if found else 0
+
+
+def test_unread_answers_are_limited_together_and_the_oldest_goes_first(start: Start, run: Run) -> None:
+    server = start(seconds=60, unread_bytes=5_000_000)
+    clients = []
+    for _ in range(3):
+        clients.append(server.connect())
+        clients[-1].sendall(post(large_request(run)))
+        clients[-1].recv(1)  # the answer has begun
+        time.sleep(0.5)
+    _, newest = answer_of(clients[-1])
+    assert newest.count(b'"score"') == 100_000
+    assert received(clients[0]).count(b'"score"') < 100_000
+
+
+def test_large_requests_take_little_memory(start: Start) -> None:
+    server = start()
+    lists = json.dumps({"users": ["gimp"] * 10_000}).encode()
+    bodies = [
+        lists,
+        b'{"users": ["gimp"], "k": 1%s}' % (b"0" * 30),
+        b'{"users": [%s' % (b"[]," * 300_000),
+        b"[" * 1_000_000,
+    ]
+
+    def send_all() -> None:
+        for body in bodies:
+            with server.connect() as client:
+                client.sendall(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+                assert client.recv(4096).startswith(b"HTTP/1.1 422 ")
+        with server.connect() as client, suppress(ConnectionError):
+            client.sendall(HEAD + b"Content-Length: 300000000\r\n\r\n")
+            for _ in range(300):
+                client.sendall(b" " * 1_000_000)
+
+    send_all()
+    before = memory_mb(server.process.pid)
+    send_all()
+    assert memory_mb(server.process.pid) - before <= 16
+    assert ask(server).status_code == 200
+
+
+def test_connections_are_limited(strict: Server) -> None:
+    server = strict
+    clients = [server.connect() for _ in range(30)]
+    time.sleep(0.2)
+    with server.connect() as client:
+        answer = received(client)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"code": "overloaded"' in answer
+    for client in clients:
+        client.close()
+    time.sleep(0.2)
+    assert ask(server).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: 19\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 19\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Content-Length: 19\r\nContent-Length: 20\r\n",
+        b"Content-Length: -1\r\n",
+        b"Content-Length: +19\r\n",
+        b"Content-Length: 0x13\r\n",
+    ],
+)
+def test_a_body_of_two_lengths_is_refused_and_the_connection_closed(server: Server, framing: bytes) -> None:
+    """RFC 9112, section 6.1: what follows could be taken for a second request."""
+    with server.connect() as client:
+        smuggled = b'13\r\n{"users": ["gimp"]}\r\n0\r\n\r\nGET /v1/model HTTP/1.1\r\nHost: localhost\r\n\r\n'
+        client.sendall(HEAD + framing + b"\r\n" + smuggled)
+        answer = received(client)
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b'"error"' in answer
+
+
+NAMES = [
+    *(b"Host", b"Origin", b"Authorization", b"Content-Type", b"Content-Length", b"Transfer-Encoding", b"Connection"),
+    *(b"Expect", b"Upgrade", b"Accept", b"Accept-Encoding", b"Cookie", b"Range", b"If-None-Match", b"X-Request-Id"),
+    *(b"X-Forwarded-For", b"Forwarded", b"Te", b"Trailer", b"Keep-Alive", b"Referer", b"User-Agent", b"X-\xff", b""),
+]
+PIECES = [
+    *(b"http://", b"[", b"]", b"::1", b"127.0.0.1", b"localhost", b":", b"99999999999999999999", b"-1", b"0"),
+    *(b"chunked", b"close", b"100-continue", b"websocket", b"bytes=0-", b"Bearer ", b"application/json"),
+    *(b";", b"charset=utf-16", b"null"),
+    *(b"\xff", b"\xc3\xa9", b"\xb2", b"%00", b"\\", b"\"", b"'", b",", b" ", b"\t", b"a" * 3000, b"*", b"@", b"/"),
+]  # fmt: skip
+
+
+def test_no_header_causes_an_internal_error(server: Server) -> None:
+    dice = random.Random(20)
+    statuses = set()
+    for _ in range(400):
+        extra = b"".join(
+            b"%s: %s\r\n" % (dice.choice(NAMES), b"".join(dice.choices(PIECES, k=dice.randrange(5))))
+            for _ in range(dice.randrange(1, 4))
+        )
+        host = b"Host: localhost\r\n" if dice.random() < 0.8 else b""
+        line = dice.choice([b"GET /v1/model HTTP/1.1\r\n", b"POST /v1/recommend HTTP/1.1\r\n"])
+        with server.connect() as client:
+            client.sendall(line + host + extra + b"\r\n{}")
+            client.shutdown(socket.SHUT_WR)
+            answer = received(client)
+        status = int(answer[9:12]) if answer else 0
+        assert status < 500 or status == 501, (extra, answer)
+        statuses.add(status)
+    assert {200, 400, 403} <= statuses
+
+
+def test_the_lag_of_a_loop_is_measured_until_it_has_caught_up() -> None:
+    async def measured() -> tuple[float, float]:
+        lag, loop = Lag(), asyncio.get_running_loop()
+        lag.measure(loop)
+        loop.call_soon(time.sleep, 2 * LATE)
+        while not lag.seconds:
+            await asyncio.sleep(0)
+        late = lag.seconds
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return late, lag.seconds
+
+    late, caught_up = asyncio.run(measured())
+    assert late >= 2 * LATE
+    assert caught_up < late
+
+
+@pytest.mark.parametrize(
+    ("request_", "whole"),
+    [
+        (post(ASK), True),
+        (post(ASK)[:-1], False),
+        (post(ASK) + b"P", False),
+        (post(ASK) * 2, False),
+        (post(ASK).replace(b"POST", b"GET"), False),
+        (post(ASK).replace(b"Host:", b"Content-Length: 3\r\nHost:"), False),
+        (post(ASK).replace(b"Host:", b"Transfer-Encoding: chunked\r\nHost:"), False),
+        (post(ASK).replace(b"Host:", b"Connection: close\r\nHost:"), False),
+        (HEAD + b"Content-Length: -1\r\n\r\n", False),
+        (HEAD, False),
+        (b"", False),
+    ],
+)
+def test_only_a_whole_request_is_shed_unparsed(request_: bytes, whole: bool) -> None:
+    assert is_whole_post(request_) == whole
+
+
+def test_a_service_that_is_behind_sheds_before_it_parses(runs: Path) -> None:
+    server = Server(str(runs / "first"), behind=1).wait_until_ready()
+    try:
+        with server.connect() as client:
+            for _ in range(3):  # on one connection, which stays in step
+                client.sendall(post(ASK))
+                head, body = answer_of(client)
+                assert head.startswith(b"HTTP/1.1 503 ")
+                assert b"retry-after: 1" in head
+                assert b'"code": "overloaded"' in body
+            client.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer_of(client)[1] == b'{"status":"ok"}'
+            client.sendall(post(ASK)[:-1])
+            time.sleep(0.2)
+            client.sendall(post(ASK)[-1:])  # in two pieces, so that h11 reads it
+            assert answer_of(client)[0].startswith(b"HTTP/1.1 200 ")
+        metrics = httpx.get(f"{server.url}/metrics", trust_env=False).text
+        assert 'hmlet_requests_total{route="shed",status="503"} 3.0' in metrics
+    finally:
+        server.stop()
+
+
+def test_ordinary_requests_succeed_beside_a_misbehaving_crowd(start: Start, run: Run) -> None:
+    server = start(seconds=2, unread_bytes=8_000_000)
+    large = large_request(run)
+    assert ask(server, large).status_code == 200
+    crowd = Crowd(server, ASK, large)
+    quiet = crowd.run(1, 20)
+    before = memory_mb(server.process.pid)
+    seen = crowd.run(6, 20, slow_headers=100, slow_bodies=70, slow_readers=20)
+    assert set(quiet.statuses) == set(seen.statuses) == {200}
+    assert seen.megabytes - before <= 64
+    assert crowd.closed
+    assert max(crowd.closed) < 10
+
+
+@pytest.mark.slow
+def test_ordinary_requests_do_not_notice_a_large_misbehaving_crowd(start: Start, run: Run) -> None:
+    """Must show: p99 at most three times the quiet p99, and at most 64 MB more memory."""
+    server = start()
+    large = large_request(run)
+    assert ask(server, large).status_code == 200
+    crowd = Crowd(server, ASK, large)
+    quiet = crowd.run(20, 50)
+    before = memory_mb(server.process.pid)
+    seen = crowd.run(30, 50, slow_headers=1000, slow_bodies=200, slow_readers=200)
+    figures = {
+        "quiet_p99_ms": quiet.p99,
+        "p99_ms": seen.p99,
+        "memory_mb": seen.megabytes - before,
+        "longest_seconds": max(crowd.closed),
+        "refused": sum(status != 200 for status in seen.statuses),
+    }
+    print(figures)  # noqa: T201 - `pytest -s` shows the numbers
+    assert figures["refused"] == 0, figures
+    assert figures["p99_ms"] <= 3 * figures["quiet_p99_ms"], figures
+    assert figures["memory_mb"] <= 64, figures
+    assert figures["longest_seconds"] <= 12, figures
