@@ -1,4 +1,4 @@
-"""The service under load, from another process: start, latency at a fixed rate, twice the load it holds, and a soak.
+"""The service under load, from another process: start, throughput, latency at a fixed rate, overload, and a soak.
 
 Requests leave on a fixed timetable, whether or not earlier ones have been answered, and a latency counts from the
 planned moment: a server that stalls cannot hide it. The soak mixes good, bad and hostile requests.
@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-TARGETS = {"start_seconds": 3.0, "p99_ms": 25.0, "shed_p99_ms": 50.0}
+TARGETS = {"start_seconds": 3.0, "p99_ms": 25.0, "shed_p99_ms": 50.0, "times_plain": 3.0}
+PLAIN = Path(__file__).with_name("plain_service.py")
 HEAD = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 REST = b"Content-Length: %d\r\nConnection: %s\r\n\r\n%s"
 
@@ -41,14 +42,16 @@ def train(dataset: str, dim: int, out: Path) -> None:
 
 
 class Server:
-    """A `hmlet serve` process, and how long it took until it answered."""
+    """A `hmlet serve` process or the plain service, and how long it took until it answered."""
 
-    def __init__(self, run: Path, *options: str) -> None:
+    def __init__(self, run: Path, *options: str, plain: bool = False) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         start = time.perf_counter()
         command = [sys.executable, "-m", "hmlet", "serve", str(run), "--port", str(self.port), *options]
+        if plain:
+            command = [sys.executable, str(PLAIN), str(run), str(self.port)]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         while self.process.poll() is None:
             try:
@@ -137,6 +140,48 @@ async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: i
         for status, ms in by_status.items()
     }
     return {"rate": rate, "seconds": seconds, "answers": table}
+
+
+async def closed_loop(port: int, clients: int, seconds: float, users: list[Any], k: int) -> float:
+    """Single-user requests answered a second, when so many clients each ask again as soon as they have an answer."""
+    client, answered = Client(port), 0
+    requests = [post("/v1/recommend", {"users": [user], "k": k}) for user in users[:1000]]
+    end = time.perf_counter() + seconds
+
+    async def ask(at: int) -> None:
+        nonlocal answered
+        while time.perf_counter() < end:
+            answered += await client.send(requests[at % len(requests)]) == 200
+            at += clients
+
+    await asyncio.gather(*(ask(at) for at in range(clients)))
+    return answered / seconds
+
+
+def throughput(run: Path, users: list[Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Both services in turn: requests a second, and the processor time of the server for each."""
+    found: dict[str, Any] = {"clients": options.clients, "seconds": options.seconds, "plain": [], "hmlet": []}
+    servers = {"plain": Server(run, plain=True), "hmlet": Server(run)}
+    try:
+        for server in servers.values():
+            asyncio.run(closed_loop(server.port, options.clients, 1, users, 20))
+        for _ in range(options.rounds):
+            for name, server in servers.items():
+                before = server.cpu_seconds()
+                rate = asyncio.run(closed_loop(server.port, options.clients, options.seconds, users, 20))
+                used = 1000 * (server.cpu_seconds() - before) / (rate * options.seconds)
+                found[name].append({"per_second": round(rate, 1), "server_cpu_ms": round(used, 3)})
+    finally:
+        for server in servers.values():
+            server.stop()
+    middle = {
+        name: {key: float(np.median([each[key] for each in found[name]])) for key in ("per_second", "server_cpu_ms")}
+        for name in servers
+    }
+    found["median"] = middle
+    found["times_plain"] = round(middle["hmlet"]["per_second"] / middle["plain"]["per_second"], 2)
+    found["times_plain_per_core"] = round(middle["plain"]["server_cpu_ms"] / middle["hmlet"]["server_cpu_ms"], 2)
+    return found
 
 
 def hostile(users: list[Any], items: list[Any], dice: random.Random) -> tuple[bytes, set[int]]:
@@ -254,13 +299,16 @@ def measure(run: Path, options: argparse.Namespace) -> dict[str, Any]:
         "start_seconds": {"each": starts, "median": float(np.median(starts))},
     }
     try:
+        if options.rounds:
+            result["throughput"] = throughput(run, users, options)
+        overload = options.overload or 2 * result["throughput"]["median"]["hmlet"]["per_second"]
         asyncio.run(at_rate(server.port, 50, 2, users, 20))  # the first requests touch the mapped pages
         before, stolen = server.cpu_seconds(), stolen_seconds()
         result["load"] = asyncio.run(at_rate(server.port, options.rate, options.seconds, users, 20))
         used = server.cpu_seconds() - before
         result["load"]["stolen_share"] = round((stolen_seconds() - stolen) / options.seconds / (os.cpu_count() or 1), 4)
         result["load"]["server_cpu_ms_per_request"] = round(1000 * used / (options.rate * options.seconds), 2)
-        result["overload"] = asyncio.run(at_rate(server.port, options.overload, 5, users, 20))
+        result["overload"] = asyncio.run(at_rate(server.port, overload, 5, users, 20))
         time.sleep(5)
         result["after_overload"] = asyncio.run(at_rate(server.port, options.rate, 5, users, 20))
         result["slow_crowd"] = asyncio.run(slow_crowd(server.port, options.crowd, options.rate, users))
@@ -278,7 +326,11 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--rate", type=float, default=200, help="requests a second")
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--overload", type=float, default=1000, help="requests a second, more than it holds")
+    parser.add_argument("--overload", type=float, help="requests a second; by default twice what it was found to hold")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="of the comparison with the plain service; 0 leaves it out"
+    )
+    parser.add_argument("--clients", type=int, default=16, help="of the comparison")
     parser.add_argument("--minutes", type=float, default=0.5, help="of mixed good, bad and hostile requests")
     parser.add_argument("--crowd", type=int, default=1000, help="clients of one byte a second")
     parser.add_argument("--starts", type=int, default=3)
