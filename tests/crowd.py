@@ -36,6 +36,7 @@ class Seen:
     """What ordinary clients saw, and the most memory that the service took."""
 
     statuses: list[int] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     milliseconds: list[float] = field(default_factory=list)
     megabytes: float = 0.0
 
@@ -90,9 +91,12 @@ class Crowd:
             reader, writer = await self.connect()
             writer.write(self.ask)
             head = await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            body = await reader.readexactly(length)
             writer.close()
             status = int(head[9:12])
+            if status != 200:
+                seen.refusals.append(body.decode())
         seen.statuses.append(status)
         seen.milliseconds.append(1000 * (time.perf_counter() - planned))
 

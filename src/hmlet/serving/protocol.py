@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +16,15 @@ from hmlet.serving.settings import Limits
 
 PHRASES = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable"}
 # A POST request is shed before it is parsed while the event loop is so many seconds behind and has so many to answer.
-# Both: a machine that is busy with something else is late as well, and shedding a few requests would not help.
-LATE = 0.02
+LATE = 0.01
 BUSY = 16
 
 
 class Lag:
-    """How far the event loop is behind: the time that it takes to come round twice, measured while requests come.
+    """How far the event loop is behind: the work it does until it has come round twice, measured while requests come.
 
-    Requests that arrive meanwhile wait at least as long, where no counter of ours can see them.
+    Requests that arrive meanwhile wait at least as long, where no counter of ours can see them. Work is processor time:
+    a loop that waits for a processor is late too, but shedding would not help it.
     """
 
     def __init__(self) -> None:
@@ -33,10 +34,10 @@ class Lag:
     def measure(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._measuring:
             self._measuring = True
-            loop.call_soon(loop.call_soon, self._come_round, loop, loop.time())
+            loop.call_soon(loop.call_soon, self._come_round, loop, time.thread_time())
 
     def _come_round(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
-        self.seconds, self._measuring = loop.time() - began, False
+        self.seconds, self._measuring = time.thread_time() - began, False
         if self.seconds > LATE:  # until it has caught up: nobody might come and measure
             self.measure(loop)
 
