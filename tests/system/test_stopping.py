@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,12 @@ with replacing(Path("out")) as temporary:
 @pytest.mark.parametrize("where", ["python", "library"])
 def test_nothing_can_swallow_a_signal(tmp_path: Path, number: signal.Signals, where: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", STUBBORN, where], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", STUBBORN, where],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
@@ -55,11 +61,21 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored(tmp_path: Path) 
     assert (done.returncode, done.stdout) == (0, "alive\n")
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as Python has it by default: a shell's background job ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_a_request_that_comes_too_late_is_not_lost() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted(None)
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_request_that_was_acted_upon_is_not_raised_again() -> None:
     with pytest.raises(ValueError, match="saved"):
         interrupted(ValueError("saved"))
