@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from planted import dataset
 
+from hmlet.config import resolve
 from hmlet.errors import RunError
-from hmlet.runs.record import RunRecord, json_checksum
+from hmlet.runs.directory import RunDirectory
+from hmlet.runs.record import RunRecord, Source, checkout, json_checksum
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = [path for folder in ("results", "tests/stored") for path in sorted((ROOT / folder).rglob("run.json"))]
@@ -117,3 +121,51 @@ def test_a_forged_record_is_refused_by_its_field(field: str) -> None:
 def test_a_damaged_record_is_refused_by_its_file(text: bytes) -> None:
     with pytest.raises(RunError, match=r"some/run\.json"):
         RunRecord.from_text(text, Path("some/run.json"))
+
+
+# -- where the code came from ---------------------------------------------------------------------------------------
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    return subprocess.run(["git", *identity, *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_checkout_has_its_commit_and_whether_src_was_changed(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    (root / "src").mkdir()
+    (root / "src" / "code.py").write_text("1\n")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "first")
+    commit = git(root, "rev-parse", "HEAD").strip()
+    (root / "results").mkdir()
+    (root / "results" / "new.json").write_text("{}")  # what a campaign writes is no change of the code
+    assert checkout(root) == (commit, True)
+    (root / "src" / "more.py").write_text("2\n")
+    checkout.cache_clear()
+    assert checkout(root) == (commit, False)
+    assert checkout(root / "src") == (None, None)  # a package inside another project's checkout
+    assert checkout(root.parent / "nowhere") == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "commit", "clean"), [("0" * 39 + "a", "0" * 39 + "a", True), ("f" * 40 + "+", "f" * 40, False)]
+)
+def test_a_copy_is_told_its_commit(
+    told: str, commit: str, clean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HMLET_COMMIT", told)
+    assert Source.here() == Source(commit=commit, clean=clean)
+    monkeypatch.setenv("HMLET_COMMIT", "not a commit")
+    assert Source.here() == Source(**dict(zip(("commit", "clean"), checkout(ROOT), strict=True)))
+
+
+def test_a_new_run_says_what_code_made_it_and_an_old_one_need_not(tmp_path: Path) -> None:
+    data = dataset(2, 2, train=[(0, 0), (1, 1)])
+    record = RunDirectory.create(tmp_path / "run", resolve("bpr"), data, "cpu").record
+    assert record.source == Source.here()
+    assert "source" in record.as_json()
+    old = RunRecord.from_text(sealed(content()), Path("run.json"))
+    assert old.source == Source(commit=None, clean=None)
+    assert "source" not in old.as_json()

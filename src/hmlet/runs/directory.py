@@ -34,6 +34,7 @@ from hmlet.runs.record import (
     DataReference,
     Hardware,
     RunRecord,
+    Source,
     Versions,
     json_text,
 )
@@ -75,6 +76,7 @@ class RunDirectory:
             seed=recipe.seed,
             data=_reference(path, data),
             versions=Versions.here(),
+            source=Source.here(),
             hardware=Hardware.of(device),
         )
         run = cls(path, record)

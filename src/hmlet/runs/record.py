@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
+import re
+import subprocess
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -85,6 +89,43 @@ class Versions(Part):
         return cls(hmlet=VERSION, python=platform.python_version(), torch=str(torch.__version__), numpy=np.__version__)
 
 
+class Source(Part):
+    """The source code that computed the numbers."""
+
+    commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] | None
+    """Git commit of the checkout that hmlet ran from; null for an installed package."""
+    clean: bool | None
+    """Whether `src/` had no change beside that commit; null without a commit."""
+
+    @classmethod
+    def here(cls) -> Source:
+        """The source of this process.
+
+        A copy of a checkout without its history, as on a rented machine, takes it from HMLET_COMMIT: a commit, followed
+        by "+" if `src/` was changed.
+        """
+        told = re.fullmatch(r"([0-9a-f]{40})(\+?)", os.environ.get("HMLET_COMMIT", ""))
+        commit, clean = (told[1], not told[2]) if told else checkout(Path(__file__).resolve().parents[3])
+        return cls(commit=commit, clean=clean)
+
+
+@cache
+def checkout(root: Path) -> tuple[str | None, bool | None]:
+    """Commit of the Git checkout whose top is `root`, and whether its src/ is unchanged; (None, None) elsewhere."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        top, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if Path(top).resolve() != root:  # another project, with hmlet installed somewhere below it
+            return None, None
+        return commit, not git("status", "--porcelain", "--", "src")
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None, None
+
+
 class Hardware(Part):
     """A machine, and the device on it that trains."""
 
@@ -130,6 +171,8 @@ class RunRecord(Part):
     """The data set that the run was trained on."""
     versions: Versions
     """Versions of hmlet and of the libraries that computed the numbers."""
+    source: Source = Source(commit=None, clean=None)
+    """The source code that the run was started with; absent in runs of older versions."""
     hardware: Hardware
     """The machine that the run was trained on."""
     best_epoch: PositiveInt = 0
