@@ -204,6 +204,7 @@ def test_the_presets_say_what_the_paper_and_the_authors_did() -> None:
     assert (paper.model.gate_training, authors.model.gate_training) == ("straight-through", "soft")
     assert (paper.model.gate_warmup, authors.model.gate_warmup) == (0, 300)
     assert (paper.model.gate_ranking, authors.model.gate_ranking) == ("argmax", "noisy")
+    assert (paper.model.activation, authors.model.activation) == ("leaky-relu", "elu")
     assert (paper.model.leaky_slope, authors.model.leaky_slope) == (0.01, 0.1)
     assert (paper.model.readout, authors.model.readout) == ("layerwise", "mean")
     for recipe in (paper, authors):
