@@ -36,14 +36,14 @@ def test_one_step_solves_users_then_items_exactly(alpha: float, penalty: float) 
     expected_UD = oracles.wrmf_side(of_user, items_ID, alpha, penalty)
     expected_ID = oracles.wrmf_side(of_item, expected_UD, alpha, penalty)
     users_UD, items_ID = sides(model)
-    np.testing.assert_allclose(users_UD, expected_UD, rtol=2e-3, atol=2e-4)
-    np.testing.assert_allclose(items_ID, expected_ID, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(users_UD, expected_UD, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(items_ID, expected_ID, rtol=1e-5, atol=1e-6)
     assert not users_UD[-1].any()
     assert not items_ID[-1].any()
     # implicit divides the objective by the sum of all confidences.
     confidence = N_USERS * N_ITEMS + alpha * len(PAIRS)
     assert loss == pytest.approx(
-        oracles.wrmf_objective(PAIRS, users_UD, items_ID, alpha, penalty) / confidence, rel=1e-3
+        oracles.wrmf_objective(PAIRS, users_UD, items_ID, alpha, penalty) / confidence, rel=1e-6
     )
 
 

@@ -38,7 +38,7 @@ def test_existing_nodes_with_their_own_embedding_get_their_stored_factors(run: R
     start, end = (0, fold.graph.n_users) if side == "user" else (fold.graph.n_users, fold.graph.n_nodes)
     lists = fold.lists_of(side, [neighbours(fold, node) for node in range(start, end)])  # type: ignore[arg-type]
     found = fold.propagate(lists, fold.inputs[0][start:end])
-    torch.testing.assert_close(found, run.factors[side == "item"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, run.factors[side == "item"], rtol=1e-6, atol=1e-6)
 
 
 def test_an_edited_user_with_its_own_items_is_itself(run: Run) -> None:
@@ -46,8 +46,8 @@ def test_an_edited_user_with_its_own_items_is_itself(run: Run) -> None:
     for user in (0, 7, 30):
         own = fold.own_items(user)
         found = fold.edited_user(user, [own, own[::-1]])
-        torch.testing.assert_close(found, run.factors[0][user].expand(2, -1), rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(fold.user_with(user, []), run.factors[0][user], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found, run.factors[0][user].expand(2, -1), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(fold.user_with(user, []), run.factors[0][user], rtol=1e-6, atol=1e-6)
         assert not torch.allclose(fold.user_with(user, [(own[0] + 1) % 24]), run.factors[0][user], atol=1e-4)
 
 
@@ -57,9 +57,9 @@ def test_a_batch_is_its_members(run: Run) -> None:
     together = fold.users(lists)
     assert together.shape == (3, run.factors[0].shape[1])
     for at, each in enumerate(lists):
-        torch.testing.assert_close(together[at], fold.users([each])[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(together[0], fold.users([[4, 0, 2]])[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(fold.users([[2, 0, 4]])[0], together[2], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(together[at], fold.users([each])[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(together[0], fold.users([[4, 0, 2]])[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(fold.users([[2, 0, 4]])[0], together[2], rtol=1e-6, atol=1e-6)
     assert fold.users([]).shape == (0, run.factors[0].shape[1])
     assert fold.items([[0, 1, 2]]).shape == (1, run.factors[1].shape[1])
     assert torch.isfinite(together).all()
@@ -121,4 +121,4 @@ def test_other_readouts_and_soft_gates_are_followed(readout: str, ranking: str, 
     choices = [f'model.readout="{readout}"', f'model.gate_ranking="{ranking}"', 'model.nonlinear_input="gated"']
     run = finished("hmlet-all", tmp_path / "run", *choices)
     found = run.fold_in.edited_user(3, [run.fold_in.own_items(3)])[0]
-    torch.testing.assert_close(found, run.factors[0][3], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, run.factors[0][3], rtol=1e-6, atol=1e-6)
