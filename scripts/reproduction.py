@@ -16,12 +16,13 @@ from pathlib import Path
 from hmlet.models import MODELS
 from hmlet.reproduction.board import board_sheet, load_arms, read_board
 from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, arm_label, title
+from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR, differences
 from hmlet.reproduction.markdown import fill, sheet_markdown
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import SEARCH_FOLDER, Records, unpack
 from hmlet.reproduction.search_file import SearchFile, best_recipe
-from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, cost_sheet, moved, number, sheets
-from hmlet.reproduction.tables import FEW, NOT_RUN, UNCLEAR, Tables, arm_verdict
+from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, changed_sheet, cost_sheet, maybe, number, sheets
+from hmlet.reproduction.tables import Tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -66,6 +67,9 @@ def documents() -> dict[Path, str]:
             return sheet_markdown(carriers_sheet([tables[name] for name in rest]), home, heading=None)
         if what == "board":
             return sheet_markdown(board_sheet(read_board(rest[0], load_arms(rest[0]), BOARD)), home, heading=None)
+        if what == "changed":
+            named = [title(name) for name in rest]
+            return sheet_markdown(changed_sheet([tables[name] for name in rest], named), home, heading=None)
         if what == "searches":
             return sheet_markdown(search_sheet(), home, heading=None)
         return sheet_markdown(sheets(tables[rest[0]])[what], home)
@@ -95,24 +99,27 @@ def summary_sheet(tables: Sequence[Tables]) -> Sheet:
                 rival.seeds,
                 quoted[1],
                 told if gap is not None else Verdict(NOT_RUN),
+                MISSING if gap is None else maybe(each.seed_tests["ndcg"][RIVAL].paired_p),
             ]
         )
-    columns = ["test NDCG@20", OURS_TITLE, "seeds", "paper", "verdict", RIVAL_TITLE, "seeds", "paper", "gain, paired"]
+    ours_columns, rival_columns = [OURS_TITLE, "seeds", "paper", "verdict"], [RIVAL_TITLE, "seeds", "paper"]
+    columns = ["test NDCG@20", *ours_columns, *rival_columns, "gain, paired", "p over seeds"]
     return Sheet("Summary", "", columns, rows, (3, 7))
 
 
 def carriers_sheet(tables: Sequence[Tables]) -> Sheet:
     """The lead over LightGCN that each arm of the ablation leaves, in brackets where the seeds do not show one."""
-    rows: list[list[Value]] = []
-    for told, (group, label) in CARRIERS.items():
-        rows.append([told])
-        for each in tables:
-            ours = each.arms[group, label]
-            rival = (
-                each.arms.get((group, arm_label(label, RIVAL))) or each.arms["edge dropout", arm_label("0.4", RIVAL)]
-            )
-            lead = moved(ours.spread(), rival.spread())
-            rows[-1].append(f"({lead})" if arm_verdict(ours, rival) in (UNCLEAR, FEW) else lead)
+    columns: list[list[str]] = []
+    for each in tables:
+        plain = each.arms["edge dropout", arm_label("0.4", RIVAL)]
+        pairs = [
+            (each.arms[group, label], each.arms.get((group, arm_label(label, RIVAL)), plain))
+            for group, label in CARRIERS.values()
+        ]
+        found = differences([(ours.by_seed(), rival.by_seed()) for ours, rival in pairs])
+        leads = [(MISSING if lead.percent is None else f"{lead.percent:+.2f} %", lead.verdict) for lead in found]
+        columns.append([f"({told})" if verdict in (UNCLEAR, FEW) else told for told, verdict in leads])
+    rows = [[told, *leads] for told, *leads in zip(CARRIERS, *columns, strict=True)]
     return Sheet("", "", [f"lead over {RIVAL_TITLE}", *(title(each.dataset) for each in tables)], rows)
 
 

@@ -63,6 +63,29 @@ def test_seeds_are_compared_by_welchs_test() -> None:
     assert stats.welch_test(flat, stats.spread([0.25])) == 1.0  # one seed says nothing
 
 
+def step_down(p_values: list[float], level: float) -> list[bool]:
+    """Holm's procedure as he states it: go through the p-values in order, and stop at the first that is too large."""
+    rejected = [False] * len(p_values)
+    left = sorted(p_values)
+    for done, p in enumerate(left):
+        if p > level / (len(left) - done):
+            break
+        rejected[p_values.index(p)] = True
+    return rejected
+
+
+def test_holms_p_values_reject_what_his_procedure_rejects() -> None:
+    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # by hand
+    assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert stats.holm([]) == []
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        p_values = list(rng.beta(0.4, 3.0, rng.integers(1, 12)))
+        corrected = stats.holm(p_values)
+        for level in (0.01, 0.05, 0.2):
+            assert [p <= level for p in corrected] == step_down(p_values, level)
+
+
 def test_the_signed_rank_test_by_hand() -> None:
     # |differences| 1..5 with signs +, +, -, +, +: the smaller rank sum is 3, and 5 of 32 sign patterns give 3 or less.
     difference = np.array([1.0, 2.0, -3.0, 4.0, 5.0])

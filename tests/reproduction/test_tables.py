@@ -14,8 +14,8 @@ from gated_run import small_data
 from planted_records import arm, named_data, plant
 from scipy import stats
 
-from hmlet.analysis.gates import DegreeDecile
-from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
+from hmlet.analysis.gates import ClassSize, DegreeDecile
+from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, Judgement, KruskalWallis, Spearman
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError, DataError
 from hmlet.reproduction import Reproduction, write
@@ -26,18 +26,25 @@ from hmlet.reproduction.records import CLASSES_FILE, Records
 from hmlet.reproduction.sheets import (
     Verdict,
     ablation_sheet,
+    changed_sheet,
     cost_sheet,
     leads_sheet,
     main_sheet,
     ranking_sheet,
     sheets,
 )
-from hmlet.reproduction.tables import Tables, _decile_answer, arm_verdict
+from hmlet.reproduction.tables import Tables, _centrality_answer, _decile_answer
 from hmlet.runs.directory import RunDirectory
 
 DATA = named_data("gowalla")
 CHOICE = Choice("gowalla", tuple(TABLES), overrides=("train.epochs=200",))  # the ablation's, so both share runs
 USERS = 200
+TRAINED = (0.1229, 0.1230, 0.1231)  # what the fixture plants for the trained gate's first three seeds
+ARMS = {
+    ("gates", "all linear"): (0.1199, 0.1200, 0.1202),
+    ("gates", "random and frozen"): (0.1260, 0.1262, 0.1262),
+    ("readout", "layerwise"): (0.1232, 0.1231, 0.1230),
+}
 
 
 def by_user(seed: int, shift: float) -> np.ndarray:
@@ -70,12 +77,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     for seed in (1, 2):
         plant(folder, DATA, recipe("lightgcn", seed), (0.1200, 0.1870, 0.0288), users=by_user(10 + seed, 0.0))
-    plant(folder, DATA, recipe("wrmf", 1), (0.1100, 0.1540, 0.0243), users=by_user(20, 0.02))
-    for seed in (1, 2, 3):
-        jitter = 0.0001 * (seed - 2)
-        plant(folder, DATA, arm(CHOICE, "gates", "all linear", seed), (0.1200 + jitter, 0.18, 0.028))
-        plant(folder, DATA, arm(CHOICE, "gates", "random and frozen", seed), (0.1260 + jitter, 0.18, 0.028))
-        plant(folder, DATA, arm(CHOICE, "readout", "layerwise", seed), (0.1231 + jitter, 0.18, 0.028))
+    plant(folder, DATA, recipe("wrmf", 1), (0.1100, 0.1540, 0.0243), users=by_user(20, 0.0))
+    for (group, label), values in ARMS.items():
+        for seed, value in enumerate(values, start=1):
+            plant(folder, DATA, arm(CHOICE, group, label, seed), (value, 0.18, 0.028))
     plant(folder, DATA, arm(CHOICE, "activation", "tanh", 1), (0.5, 0.5, 0.5))
     return folder
 
@@ -150,6 +155,18 @@ def test_the_papers_claims_get_the_verdicts_that_were_planted(tables: Tables, ou
 
 
 @pytest.mark.parametrize(
+    ("judged", "fl_nodes", "verdict"),
+    [(HOLDS, 40, HOLDS), (HOLDS, 0, WEAK), (FAILS, 0, FAILS), (WEAK, 0, WEAK), (FAILS, 40, FAILS)],
+)
+def test_an_order_of_three_classes_cannot_hold_where_one_is_empty(judged: str, fl_nodes: int, verdict: str) -> None:
+    found = Judgement(judged, Spearman(0.39, 1e-9), KruskalWallis(9.0, 1e-9, 0.1), {})
+    sizes = {"fnl": ClassSize(50, 0.5), "pnl": ClassSize(50, 0.5), "fl": ClassSize(fl_nodes, 0.0)}
+    text, told = _centrality_answer(found, sizes)
+    assert told == verdict
+    assert ("no node is FL" in text) == (fl_nodes == 0)
+
+
+@pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
         ((0.1, 0.5), (0.4, 0.2), HOLDS),
@@ -170,9 +187,40 @@ def test_the_variants_claim_needs_a_clear_lead(tmp_path: Path) -> None:
     assert Tables(CHOICE, Records.read(tmp_path)).claims()[2].verdict == HOLDS
     close = tmp_path / "close"
     for model, mean in (("hmlet-end", 0.1205), ("hmlet-all", 0.12), ("hmlet-front", 0.1), ("hmlet-middle", 0.1)):
-        for seed in (1, 2, 3):
-            plant(close, DATA, recipe(model, seed), (mean + 0.001 * (seed - 2), 0.1, 0.01))
+        for seed in (1, 2, 3):  # the seeds disagree on who is ahead
+            sign = 1 if model == "hmlet-end" else -1
+            plant(close, DATA, recipe(model, seed), (mean + 0.001 * sign * (seed - 2), 0.1, 0.01))
     assert Tables(CHOICE, Records.read(close)).claims()[2].verdict == WEAK
+
+
+def test_a_lead_over_users_that_the_seeds_do_not_show_is_too_weak(tmp_path: Path) -> None:
+    """Each user is better off on average, and so one model is ahead with p ≈ 0 over users; two seeds disagree."""
+    for seed, (ours, theirs) in {1: (0.14, 0.12), 2: (0.119, 0.12)}.items():
+        plant(tmp_path, DATA, recipe("hmlet-end", seed), (ours, 0.1, 0.01), users=by_user(seed, 0.05))
+        plant(tmp_path, DATA, recipe("lightgcn", seed), (theirs, 0.1, 0.01), users=by_user(10 + seed, 0.0))
+    found = Tables(replace(CHOICE, models=("hmlet-end", "lightgcn")), Records.read(tmp_path))
+    assert found.tests["ndcg"]["lightgcn"].t_test_p < 1e-9
+    assert found.seed_tests["ndcg"]["lightgcn"].holm_p > 0.05
+    assert found.claims()[1].verdict == WEAK
+    (_, _, verdict, *_, over_seeds), *_ = sheets(found)["tests"].rows
+    assert verdict == "may be chance"
+    assert float(over_seeds) == pytest.approx(stats.ttest_rel((0.14, 0.119), (0.12, 0.12)).pvalue, rel=0.01)
+
+
+def test_verdicts_that_the_unpaired_test_would_not_give_are_listed_with_the_reason(tmp_path: Path) -> None:
+    arms = {
+        ("gates", "trained"): (0.1200, 0.1230, 0.1260),
+        ("gates", "all linear"): (0.1190, 0.1220, 0.1251),  # seeds agree, though they spread by more than that
+        ("readout", "layerwise"): (0.1100, 0.1170, 0.1110),  # seeds spread less than the difference, and disagree on it
+    }
+    for (group, label), values in arms.items():
+        for seed, value in enumerate(values, start=1):
+            plant(tmp_path, DATA, arm(CHOICE, group, label, seed), (value, 0.18, 0.028))
+    listed = {row[1]: row[-3:] for row in changed_sheet([Tables(CHOICE, Records.read(tmp_path))], ["Gowalla"]).rows}
+    assert listed == {
+        "gates: all linear, to HMLET(End)": ["no clear difference", "lower", "the seeds agree on the difference"],
+        "readout: layerwise, to HMLET(End)": ["lower", "no clear difference", "the seeds disagree on the difference"],
+    }
 
 
 def test_classes_are_compared_over_all_seeds_though_one_is_analysed(tmp_path: Path) -> None:
@@ -193,17 +241,24 @@ def test_classes_are_compared_over_all_seeds_though_one_is_analysed(tmp_path: Pa
 
 
 def test_an_arm_is_held_against_the_trained_gate(tables: Tables) -> None:
-    rows = {(row.cell.group, row.cell.label): row for row in tables.rows("ablation")}
-    reference = tables.reference()
-    assert arm_verdict(rows["gates", "trained"], reference) == "as it is"
-    assert arm_verdict(rows["gates", "all linear"], reference) == "lower"
-    assert arm_verdict(rows["gates", "random and frozen"], reference) == "higher"
-    assert arm_verdict(rows["readout", "layerwise"], reference) == "no clear difference"
-    assert arm_verdict(rows["activation", "tanh"], reference) == "too few seeds"
-    assert arm_verdict(rows["activation", "relu"], reference) == "not run"
-    assert reference.spread().mean == pytest.approx(0.1230)  # three seeds of five, as every arm has
+    found = {(row.cell.group, row.cell.label): each for row, each in tables.arm_differences()}
+    assert found["gates", "trained"] is None
+    assert found["gates", "all linear"].verdict == "lower"
+    assert found["gates", "random and frozen"].verdict == "higher"
+    assert found["readout", "layerwise"].verdict == "no clear difference"
+    assert found["activation", "tanh"].verdict == "too few seeds"
+    assert found["activation", "relu"].verdict == "not run"
+    raw = {key: stats.ttest_rel(values, TRAINED).pvalue for key, values in ARMS.items()}
+    raw["edge dropout", "LightGCN, 0.4"] = stats.ttest_rel((0.12, 0.12), TRAINED[:2]).pvalue  # two seeds are shared
+    largest = 0.0
+    for times, key in zip((4, 3, 2, 1), sorted(raw, key=raw.__getitem__), strict=True):
+        largest = max(largest, times * raw[key])
+        assert found[key].holm_p == pytest.approx(largest, rel=1e-6)
+    for key, values in ARMS.items():
+        assert found[key].unpaired_p == pytest.approx(stats.ttest_ind(values, TRAINED, equal_var=False).pvalue)
+    assert tables.reference().spread().mean == pytest.approx(0.1230)  # three seeds of five, as every arm has
     shown = {tuple(row[:2]): row for row in ablation_sheet(tables).rows}
-    assert shown["", "all linear"][4] == f"{100 * (0.12 / 0.123 - 1):+.2f} %"
+    assert shown["", "all linear"][4] == f"{100 * (np.mean(ARMS['gates', 'all linear']) / 0.123 - 1):+.2f} %"
 
 
 def test_the_lead_is_of_arms_with_the_same_thing_changed(tmp_path: Path) -> None:
@@ -222,10 +277,11 @@ def test_the_lead_is_of_arms_with_the_same_thing_changed(tmp_path: Path) -> None
         *(f"edge dropout {value}" for value in (0.4, 0.0)),
         *(f"embedding size {size}" for size in (64, 128, 256, 512)),
     ]
-    assert shown["embedding size 64"] == ["0.1100 ± 0.0002", "0.1200 ± 0.0002", "-8.33 %", "behind"]
-    assert shown["embedding size 128"][2:] == ["+0.08 %", "no clear difference"]
-    assert shown["embedding size 256"][2:] == ["+8.33 %", "ahead"]
-    assert shown["edge dropout 0.0"][1:] == ["not run", "–", "not run"]
+    assert shown["embedding size 64"][:3] == ["0.1100 ± 0.0002", "0.1200 ± 0.0002", "-8.33 %"]
+    assert shown["embedding size 64"][-1] == "behind"
+    assert shown["embedding size 128"][2::4] == ["+0.08 %", "no clear difference"]
+    assert shown["embedding size 256"][2::4] == ["+8.33 %", "ahead"]
+    assert shown["edge dropout 0.0"][1:] == ["not run", "–", "–", "–", "–", "not run"]
 
 
 def test_noise_and_mask_are_measured_on_the_same_models(tables: Tables) -> None:

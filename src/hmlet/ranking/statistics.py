@@ -227,7 +227,7 @@ def t_test(first: Floats, second: Floats) -> float:
 
 
 def welch_test(first: Spread, second: Spread) -> float:
-    """The two-sided p of Welch's t-test of two models over their seeds, which nothing pairs; 1 where there is one."""
+    """The two-sided p of Welch's t-test of two models over their seeds, unpaired; 1 where there is one."""
     a, b = first, second
     if a.std is None or b.std is None:
         return 1.0
@@ -235,6 +235,20 @@ def welch_test(first: Spread, second: Spread) -> float:
         return float(a.mean == b.mean)
     found = ttest_ind_from_stats(a.mean, a.std, len(a.runs), b.mean, b.std, len(b.runs), equal_var=False)
     return float(found.pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected by Holm's step-down method, in the order given.
+
+    The k-th smallest of m is multiplied by m - k + 1, capped at 1, and never falls below the one before. Rejecting
+    those under α keeps the chance of any false rejection among the m tests at α or less.
+    """
+    count, largest = len(p_values), 0.0
+    corrected = [0.0] * count
+    for rank, at in enumerate(sorted(range(count), key=lambda at: p_values[at])):
+        largest = max(largest, min(1.0, (count - rank) * p_values[at]))
+        corrected[at] = largest
+    return corrected
 
 
 def signed_rank_test(first: Floats, second: Floats) -> float:

@@ -23,9 +23,10 @@ from hmlet.reporting.page import (
     verdict_table,
 )
 from hmlet.reproduction.cells import OURS_TITLE, TABLES, title
+from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR
 from hmlet.reproduction.plan import folder
 from hmlet.reproduction.sheets import RECORDS_COLUMN, Sheet, Value, Verdict, cost_sheet, sheets
-from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, FEW, LEVEL, NOT_RUN, REACHED, UNCLEAR, Tables
+from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, LEVEL, REACHED, Tables
 
 VERDICT_MARKS = {
     **dict.fromkeys((HOLDS, REACHED, AHEAD), "yes"),

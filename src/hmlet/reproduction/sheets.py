@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hmlet.ranking.statistics import TITLES, Spread, spread
+from hmlet.ranking.statistics import SIGNIFICANT, TITLES, Spread, spread
 from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL_TITLE
+from hmlet.reproduction.differences import HIGHER, LOWER, NOT_RUN, Difference
 from hmlet.reproduction.records import TESTED, Record
-from hmlet.reproduction.tables import (
-    AHEAD,
-    AS_IS,
-    BEHIND,
-    BELOW,
-    HIGHER,
-    LOWER,
-    NOT_RUN,
-    Row,
-    Tables,
-    arm_verdict,
-    chance,
-    p_text,
-)
+from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, Row, Tables, chance, p_text
 
 MISSING = "–"
+AS_IS = "as it is"  # an arm that changes nothing
+P_COLUMNS = ("p, paired by seed", "p, Holm", "p, unpaired")
 RECORDS_COLUMN = "records"  # the column that leads to the runs
+SEED_TESTS = (
+    "Differences are over the seeds that both arms have. A difference is clear if the t-test of these differences, "
+    "paired by seed, has p < 0.05 after Holm's correction for the number of comparisons in the table. The unpaired "
+    "column is Welch's t-test without correction."
+)
 
 
 class Verdict(str):
@@ -96,17 +91,20 @@ def tests_sheet(tables: Tables) -> Sheet:
             gap = tables.tests.get(metric, {}).get(model)
             label = row.cell.label if metric == TESTED[0] else ""
             if gap is None:
-                rows += [[label, MISSING, Verdict(NOT_RUN), *[MISSING] * 5]] if label else []
+                rows += [[label, MISSING, Verdict(NOT_RUN), *[MISSING] * 6]] if label else []
                 continue
             percent = MISSING if gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
             effect = MISSING if gap.effect_size is None else f"{gap.effect_size:+.3f}"
             low, high = gap.interval
+            over_seeds = tables.seed_tests[metric][model].holm_p
             told = [percent, p_text(gap.t_test_p), p_text(gap.wilcoxon_p), effect, f"{low:+.5f} … {high:+.5f}"]
-            rows.append([label, f"{TITLES[metric]}@20", Verdict(chance(gap)), *told])
+            rows.append([label, f"{TITLES[metric]}@20", Verdict(chance(gap, over_seeds)), *told, maybe(over_seeds)])
     return Sheet(
         f"{OURS_TITLE} against each model",
-        "Paired over users, each user's value averaged over the seeds that were run; p-values are two-sided and not "
-        "corrected for the number of models. They say nothing about other seeds: the deviations above do.",
+        "Paired over users, each user's value averaged over the seeds that were run, not corrected for the number of "
+        "models. The last column pairs the means of the seeds that both models have, with Holm's correction for the "
+        "number of models: it says whether other seeds would agree. A model is ahead if both have p < 0.05; with one "
+        "seed the users decide alone.",
         [
             "against",
             "metric",
@@ -116,6 +114,7 @@ def tests_sheet(tables: Tables) -> Sheet:
             "p (Wilcoxon)",
             "effect size d",
             "95 % interval",
+            "p over seeds",
         ],
         rows,
     )
@@ -135,23 +134,20 @@ def variants_sheet(tables: Tables) -> Sheet:
 
 def ablation_sheet(tables: Tables) -> Sheet:
     """Every arm of the ablation against the trained gate."""
-    reference = tables.reference()
     rows: list[list[Value]] = []
     group = ""
-    for row in tables.rows("ablation"):
-        ours, base = row.spread(), reference.spread() if reference else None
+    for row, found in tables.arm_differences():
         part = row.cell.group if row.cell.group != group else ""
         group = row.cell.group
-        verdict = Verdict(arm_verdict(row, reference))
-        change = MISSING if verdict == AS_IS else moved(ours, base)
-        rows.append([part, row.cell.label, row.seeds, number(ours), change, verdict, Links(row.records)])
+        about: list[Value] = [part, row.cell.label, row.seeds, number(row.spread())]
+        judged = [MISSING, *[MISSING] * len(P_COLUMNS), Verdict(AS_IS)] if found is None else tested(found)
+        rows.append([*about, *judged, Links(row.records)])
     epochs = {tables.choice.recipe(row.cell, 1).train.epochs for row in tables.rows("ablation")}
     return Sheet(
         "What carries the gain",
         f"{OURS_TITLE} with one thing changed, {RIVAL_TITLE} where it says so, against {OURS_TITLE} as it is "
-        f"(gates: trained), for {', '.join(map(str, sorted(epochs)))} epochs each. "
-        "A difference is clear where Welch's t-test over the seeds has p < 0.05, not corrected for the number of arms.",
-        ["what is changed", "arm", "seeds", "NDCG@20", f"to {OURS_TITLE}", "verdict", RECORDS_COLUMN],
+        f"(gates: trained), for {', '.join(map(str, sorted(epochs)))} epochs each. {SEED_TESTS}",
+        ["what is changed", "arm", "seeds", "NDCG@20", f"to {OURS_TITLE}", *P_COLUMNS, "verdict", RECORDS_COLUMN],
         rows,
     )
 
@@ -159,18 +155,63 @@ def ablation_sheet(tables: Tables) -> Sheet:
 def leads_sheet(tables: Tables) -> Sheet:
     """HMLET(End) against LightGCN at every size and dropout that the ablation has of both."""
     rows: list[list[Value]] = []
-    for ours, rival in tables.pairs():
-        found = ours.spread(), rival.spread()
-        verdict = arm_verdict(ours, rival)
-        told = {HIGHER: AHEAD, LOWER: BEHIND}.get(verdict, verdict)
-        rows.append([f"{ours.cell.group} {ours.cell.label}", *map(number, found), moved(*found), Verdict(told)])
+    for ours, rival, found in tables.leads():
+        *numbers, _ = tested(found)
+        told = Verdict({HIGHER: AHEAD, LOWER: BEHIND}.get(found.verdict, found.verdict))
+        means = number(ours.spread()), number(rival.spread())
+        rows.append([f"{ours.cell.group} {ours.cell.label}", *means, *numbers, told])
     return Sheet(
         f"The lead over {RIVAL_TITLE}, like against like",
-        "The arms above that both models have, each with the rest of its own recipe.",
-        ["both with", OURS_TITLE, RIVAL_TITLE, "difference", f"{OURS_TITLE} is"],
+        f"The arms above that both models have, each with the rest of its own recipe. {SEED_TESTS}",
+        ["both with", OURS_TITLE, RIVAL_TITLE, "difference", *P_COLUMNS, f"{OURS_TITLE} is"],
         rows,
         wide=True,
     )
+
+
+def changed_sheet(tables: Sequence[Tables], names: Sequence[str]) -> Sheet:
+    """Where the unpaired, uncorrected test gives another verdict than the one that the tables use, and why."""
+    rows: list[list[Value]] = []
+    for name, each in zip(names, tables, strict=True):
+        arms = {
+            f"{row.cell.group}: {row.cell.label}, to {OURS_TITLE}": found
+            for row, found in each.arm_differences()
+            if found is not None
+        }
+        leads = {
+            f"lead over {RIVAL_TITLE}, {ours.cell.group} {ours.cell.label}": found for ours, _, found in each.leads()
+        }
+        distinct = {found: about for about, found in reversed((arms | leads).items())}  # one run may be in two arms
+        for found, about in reversed(distinct.items()):
+            if found.verdict != found.unpaired_verdict:
+                *numbers, verdict = tested(found)
+                rows.append([name, about, *numbers, found.unpaired_verdict, verdict, _reason(found)])
+    return Sheet(
+        "What changed in our verdicts",
+        "",
+        ["data set", "comparison", "difference", *P_COLUMNS, "was", "is", "why"],
+        rows,
+    )
+
+
+def _reason(found: Difference) -> str:
+    """Why the verdict is another one than the unpaired test's."""
+    assert found.paired_p is not None
+    if found.verdict in (HIGHER, LOWER):
+        return "the seeds agree on the difference"
+    return "the correction" if found.paired_p < SIGNIFICANT else "the seeds disagree on the difference"
+
+
+def tested(found: Difference) -> list[Value]:
+    """A difference, its p-values and its verdict."""
+    percent = MISSING if found.percent is None else f"{found.percent:+.2f} %"
+    values = (found.paired_p, found.holm_p, found.unpaired_p)
+    return [percent, *map(maybe, values), Verdict(found.verdict)]
+
+
+def maybe(p: float | None) -> str:
+    """A p-value, if there is one."""
+    return MISSING if p is None else p_text(p)
 
 
 def ranking_sheet(tables: Tables) -> Sheet:
