@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,11 @@ from hmlet.api import Run, fit
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import DataError, UnknownId
-from hmlet.models import MODELS
+from hmlet.graph import training_graph
+from hmlet.graph.kernels import Operator
+from hmlet.models import MODELS, NOISE_FREE, Model, build
+from hmlet.runs.loading import load_model
+from hmlet.training.steps import make_operator
 
 LEARNS = ["train.epochs=60", "train.batch_size=256", "train.learning_rate=0.02", "train.patience=0"]
 SHORT = ["train.epochs=3", "train.batch_size=64", "train.learning_rate=0.02", "train.validate_every=1"]
@@ -26,7 +31,7 @@ NEWCOMER = 48  # the board's first user without a training item
 def recipe(model: str, *overrides: str, seed: int = 1) -> Recipe:
     """A recipe that is small enough for a test and still learns the board."""
     small = {
-        "hmlet": ["model.embedding_size=16", "model.gate_hidden=[8]", "model.gate_warmup=5"],
+        "hmlet": ["model.embedding_size=16", "model.gate_hidden=[8]", "model.gate_warmup=1"],  # trained when selected
         "wrmf": ["model.embedding_size=2"],  # the rank of the board; with more it learns the holes too
     }.get(MODELS[model].Config.family, ["model.embedding_size=16"] if model in NAMES else [])
     return resolve(model, overrides=["train.edge_dropout=0", *small, *overrides], seed=seed)
@@ -84,6 +89,32 @@ def test_solves_the_checkerboard_exactly(learned: Run) -> None:
     on_the_board = evaluation.users < NEWCOMER
     assert on_the_board.sum() == NEWCOMER
     assert evaluation.per_user["recall"][on_the_board].tolist() == [1.0] * NEWCOMER
+
+
+def test_gates_are_learned_and_decide(learned: Run) -> None:
+    """The board is solved without them, so gates are looked at themselves: training moved every one of their weights,
+    and the other choice at a gated layer gives other factors."""
+    if not learned.recipe.model.gated:
+        pytest.skip("it has no gates")
+    graph = training_graph(learned.data)
+    initial = build(learned.recipe.model, graph, torch.Generator().manual_seed(learned.recipe.seed))
+    model = load_model(learned.directory)
+    gates = {name: weight for name, weight in model.named_parameters() if name.startswith("gates.")}
+    assert gates
+    for name, weight in gates.items():
+        assert not torch.equal(weight, initial.get_parameter(name)), name
+    operator = make_operator(learned.recipe, model, graph, torch.device("cpu"))
+    for layer in model.gates:
+        linear, nonlinear = (forced(model, layer, bias, operator) for bias in ([1e4, -1e4], [-1e4, 1e4]))
+        assert (linear - nonlinear).abs().max() > 0.01 * linear.abs().max()
+
+
+def forced(model: Model, layer: str, bias: list[float], operator: Operator) -> Tensor:
+    """The factors with one gate's choice forced by its last bias."""
+    model = deepcopy(model).eval()
+    with torch.no_grad():
+        model.gates[layer].bias.copy_(torch.tensor(bias))
+        return model.propagate(operator, NOISE_FREE).factors()
 
 
 def test_an_unknown_user_is_refused_by_name(learned: Run) -> None:
