@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from searched import planted
 from hmlet.api import Run, fit
 from hmlet.cli import main
 from hmlet.config import resolve
+from hmlet.models import FLOOR
+from hmlet.ranking.statistics import TABLE
 from hmlet.runs.comparison import compare_runs
 
 QUICK = ["train.epochs=3", "train.validate_every=1", "train.batch_size=32", "model.embedding_size=8"]
@@ -68,6 +71,53 @@ def test_the_table_ends_in_a_plain_sentence(runs: dict[str, Path], capsys: pytes
     assert lines[-2] == ""
     assert lines[-1].endswith(".")
     assert "NDCG@20" in lines[-1]
+
+
+def test_the_floor_is_popularity_counted_by_hand(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each user's list is the most popular items of training that the user lacks, ties by number."""
+    data = Run.open(runs["gcn"]).data
+    counts = np.bincount(data.csr("train").items, minlength=data.n_items)
+    by_count = sorted(range(data.n_items), key=lambda item: (-counts[item], item))
+    recalls = []
+    for user in range(data.n_users):
+        known, wanted = set(data.csr("train").row(user)), set(data.csr("test").row(user))
+        if wanted:
+            listed = [item for item in by_count if item not in known][:5]
+            recalls.append(len(wanted & set(listed)) / len(wanted))
+    answer = json.loads(run(capsys, "compare", runs["bpr-1"], runs["gcn"], "-k", 5, "--json"))
+    assert answer["floor"]["model"] == FLOOR
+    assert answer["floor"]["means"]["recall"] == pytest.approx(np.mean(recalls))
+    assert answer["floor"]["means"].keys() == answer["metrics"].keys()
+    assert set(answer["metrics"]["ndcg"]["means"]) == {"bpr", "lightgcn"}  # the contract's keys are of the runs alone
+    lines = run(capsys, "compare", runs["bpr-1"], runs["gcn"], "-k", 5).splitlines()
+    (last,) = [at for at, line in enumerate(lines) if line.startswith("| best against")]
+    cells = [cell.strip() for cell in lines[last - 1].split("|")[1:-1]]
+    assert cells == ["popularity (floor)", *(f"{answer['floor']['means'][name]:.4f}" for name in TABLE)]
+
+
+def test_a_run_of_the_floor_is_the_floor(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    floor = fit(planted(), FLOOR, tmp_path / "floor", device="cpu")
+    computed = compare_runs([Run.open(runs["gcn"]), Run.open(runs["bpr-1"])]).floor
+    assert computed is not None
+    stored = floor.evaluate().metrics
+    assert computed == {name: stored[name] for name in computed}
+    assert compare_runs([Run.open(runs["gcn"]), floor]).floor is None
+    assert "(floor)" not in run(capsys, "compare", runs["gcn"], tmp_path / "floor")
+
+
+def test_without_the_data_runs_are_compared_without_the_floor(
+    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = []
+    for name in ("bpr-1", "gcn"):
+        Run.open(runs[name]).evaluate()
+        shutil.copytree(runs[name], tmp_path / name)
+        shutil.rmtree(tmp_path / name / "data")
+        opened.append(Run.open(tmp_path / name))
+    assert compare_runs(opened).floor is None
+    assert "popularity is not shown as the floor: the data of " in caplog.text
 
 
 def test_a_run_is_level_with_itself(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

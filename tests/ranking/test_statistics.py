@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -177,6 +177,13 @@ def test_the_table_reads_as_the_papers() -> None:
     assert [row[0] for row in rows[2:6]] == ["bpr", "lightgcn", "hmlet-end", "best against"]
     assert [row[1] for row in rows[2:7]] == ["0.1333", "*0.3000*", "**0.5000**", "lightgcn", "66.67 %"]
     assert len({len(line) for line in table.splitlines()}) == 1  # columns line up
+
+
+def test_the_conclusion_says_if_no_model_beats_the_floor() -> None:
+    comparison = stats.compare({"a": [scored(0.3, 0.2)], "b": [scored(0.1, 0.2)]})
+    above = replace(comparison, floor={"ndcg": 0.25, "recall": 0.1, "precision": 0.1})
+    assert above.conclusion() == f"{comparison.conclusion()} No model beats popularity (0.2500)."
+    assert replace(above, floor={"ndcg": 0.24}).conclusion() == comparison.conclusion()
 
 
 def test_the_conclusion_says_who_by_how_much_and_whether_by_chance() -> None:

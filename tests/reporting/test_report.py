@@ -32,6 +32,7 @@ METRIC = MetricComparison(
     {"lightgcn": Paired(0.017, 7.25, 0.00123, 0.00456, 0.321, (0.011, 0.022))},
 )
 COMPARISON = Comparison("test", "train", 20, 57, dict.fromkeys(MEANS, METRIC))
+FLOOR = {"ndcg": 0.0321, "recall": 0.0432, "precision": 0.0043}
 FIGURES = {"learning", "deciles", "boxes", "density", "gates"}
 
 
@@ -48,8 +49,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[RunDirec
 @pytest.fixture(scope="module")
 def page(runs: list[RunDirectory], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("page") / "report.html"
-    write_report(runs, out, comparison=COMPARISON, scores=[SCORES, SCORES])
+    write_report(runs, out, comparison=COMPARISON, scores=[SCORES, SCORES], floor=FLOOR)
     return out
+
+
+def test_the_floor_is_the_last_row_of_the_scores(page: Path) -> None:
+    table = page.read_text(encoding="utf-8").partition("<h3>Accuracy</h3>")[2].partition("</table>")[0]
+    last = re.findall(r"<tr>(.*?)</tr>", table)[-1]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", last)[:4] == ["popularity (floor)", "0.0321", "0.0432", "0.0043"]
 
 
 def test_every_figure_and_table_is_there(page: Path) -> None:
@@ -139,7 +146,7 @@ def test_inline_figures_take_the_pages_colours_and_keep_their_ids_apart(runs: li
 
 
 def test_the_same_files_give_the_same_page(page: Path, runs: list[RunDirectory], tmp_path: Path) -> None:
-    write_report(runs, tmp_path / "again.html", comparison=COMPARISON, scores=[SCORES, SCORES])
+    write_report(runs, tmp_path / "again.html", comparison=COMPARISON, scores=[SCORES, SCORES], floor=FLOOR)
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 

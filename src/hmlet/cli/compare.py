@@ -20,7 +20,8 @@ def compare(
 ) -> None:
     """Compare models: means, %improvement, paired t-test, Wilcoxon, effect size, 95 % interval.
 
-    Runs that differ only in their seed count as one model: mean ± standard deviation over the seeds.
+    Runs that differ only in their seed count as one model: mean ± standard deviation over the seeds. The last model is
+    the floor, popularity, computed on the same data unless a run is of that model.
 
     Example: hmlet compare runs/hmlet-end runs/lightgcn
     """

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from scipy.stats import ttest_ind_from_stats, ttest_rel, wilcoxon
 
 from hmlet.errors import ConfigError, DataError
+from hmlet.models import FLOOR
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,6 +27,7 @@ TITLES = {
     "hit_rate": "Hit rate",
 }
 TABLE = ("ndcg", "recall", "precision")  # the columns of the paper's main table; JSON has every metric
+FLOOR_LABEL = f"{FLOOR} (floor)"
 SIGNIFICANT = 0.05
 RESAMPLES = 10_000
 BLOCK_BYTES = 2 << 20  # of drawn indices held at once: small enough to stay in the cache
@@ -105,6 +107,7 @@ class Comparison:
     k: int
     users: int
     metrics: dict[str, MetricComparison]
+    floor: dict[str, float] | None = None  # by metric: what every model has to beat; None if it is one of the models
 
     def __repr__(self) -> str:
         return f"<Comparison on {self.split}, {self.users:,} users: {self.conclusion()}>"
@@ -116,14 +119,18 @@ class Comparison:
             "k": self.k,
             "users": self.users,
             "metrics": {name: metric.as_json() for name, metric in self.metrics.items()},
+            "floor": None if self.floor is None else {"model": FLOOR, "means": self.floor},
             "conclusion": self.conclusion(),
         }
 
     def markdown(self, metrics: Sequence[str] = TABLE) -> str:
-        """The paper's main table: a row a model, the best in bold and the second in italics; then the gap's worth."""
+        """The paper's main table, with the best model in bold, the second in italics and the floor last; then the tests
+        of the difference between the two."""
         shown = [self.metrics[name] for name in metrics]
         rows = [["", *(f"{TITLES.get(name, name)}@{self.k}" for name in metrics)]]
         rows += [[label, *(_cell(metric, label) for metric in shown)] for label in shown[0].models]
+        if self.floor is not None:
+            rows.append([FLOOR_LABEL, *(f"{self.floor[name]:.4f}" for name in metrics)])
         gaps = [metric.against[metric.baseline] for metric in shown]
         rows += [
             ["best against", *(metric.baseline for metric in shown)],
@@ -136,7 +143,16 @@ class Comparison:
         return markdown_table(rows)
 
     def conclusion(self, name: str = "ndcg") -> str:
-        """One plain sentence on the best model and the best other one."""
+        """One plain sentence on the best model and the best other one, and one more if neither beats the floor."""
+        return self._difference(name) + self._below_the_floor(name)
+
+    def _below_the_floor(self, name: str) -> str:
+        metric = self.metrics[name]
+        if self.floor is None or metric.models[metric.best].mean > self.floor[name]:
+            return ""
+        return f" No model beats {FLOOR} ({self.floor[name]:.4f})."
+
+    def _difference(self, name: str) -> str:
         metric, title = self.metrics[name], f"{TITLES.get(name, name)}@{self.k}"
         gap = metric.against[metric.baseline]
         if gap.difference == 0.0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hmlet.errors import MissingExtra
@@ -21,18 +21,19 @@ def write_report(
     *,
     comparison: Comparison | None = None,
     scores: Sequence[Evaluation] = (),
+    floor: Mapping[str, float] | None = None,
     figures: Path | None = None,
 ) -> list[Path]:
     """Write the page, and with `figures` every figure as SVG and PNG; the paths written, the page first.
 
-    `comparison` is between the runs; `scores` has each run's evaluation, or none.
+    `comparison` is between the runs; `scores` has each run's evaluation, or none; every run has to beat the `floor`.
     """
     try:
         from hmlet.reporting import figures as drawing
         from hmlet.reporting.page import render
     except ImportError as error:
         raise MissingExtra("a report", "matplotlib", "report") from error
-    material = read_material(runs, comparison, scores)
+    material = read_material(runs, comparison, scores, floor)
     drawn = drawing.draw_all(material)
     written = [put(out, render(material, drawn).encode())]
     if figures is not None:

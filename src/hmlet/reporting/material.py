@@ -44,6 +44,7 @@ class Material:
     runs: list[RunMaterial]
     comparison: Comparison | None = None
     evaluation: Evaluation | None = None  # the first run's; every run's scores were measured in the same way
+    floor: Mapping[str, float] | None = None  # what every run has to beat, measured in the same way
 
     @property
     def analysed(self) -> RunMaterial | None:
@@ -52,7 +53,10 @@ class Material:
 
 
 def read_material(
-    runs: Sequence[RunDirectory], comparison: Comparison | None = None, evaluations: Sequence[Evaluation] = ()
+    runs: Sequence[RunDirectory],
+    comparison: Comparison | None = None,
+    evaluations: Sequence[Evaluation] = (),
+    floor: Mapping[str, float] | None = None,
 ) -> Material:
     """The content of finished runs' files, each checked as it is read; `evaluations` has one for each run, or none."""
     scores = [each.metrics for each in evaluations] if evaluations else [None] * len(runs)
@@ -60,6 +64,7 @@ def read_material(
         [_read(run, label, score) for run, label, score in zip(runs, _labels(runs), scores, strict=True)],
         comparison,
         next(iter(evaluations), None),
+        floor,
     )
 
 

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from hmlet.analysis.result import Analysis, SampledMethod
-from hmlet.ranking.statistics import TABLE, TITLES
+from hmlet.ranking.statistics import FLOOR_LABEL, TABLE, TITLES
 from hmlet.reporting.figures import LOOKS, Drawn
 from hmlet.reporting.material import Material, RunMaterial
 from hmlet.reporting.paper import paper
@@ -145,7 +145,7 @@ def percent(value: float | None) -> str:
 
 
 def scores_table(material: Material) -> str | None:
-    """Each run's metrics on held-out data, beside the paper's main table."""
+    """Each run's metrics on held-out data, beside the paper's main table, and the floor."""
     about = material.evaluation
     if about is None:
         return None
@@ -157,6 +157,9 @@ def scores_table(material: Material) -> str | None:
         columns, quoted = [*columns, *(f"paper's {title}" for title in titles)], range(4, 7)
         for row, (run, _) in zip(rows, runs, strict=True):
             row += [f"{value:.4f}" for value in theirs[run.record.model]] if run.record.model in theirs else ["–"] * 3
+    if material.floor is not None:
+        own = [FLOOR_LABEL, *(f"{material.floor[name]:.4f}" for name in METRIC_TITLES)]
+        rows.append([*own, *["–"] * (len(columns) - len(own))])
     see = f"Full ranking on {about.split}, {len(about.users):,} users, items of {about.mask} left out."
     return table("Accuracy", see, columns, rows, quoted, wide=bool(quoted))
 

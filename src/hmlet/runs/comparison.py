@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from hmlet.errors import ConfigError, DataError
+import torch
+
+from hmlet.errors import ConfigError, DataError, RunError
+from hmlet.graph import training_graph
+from hmlet.models import FLOOR, MODELS, build
+from hmlet.ranking.evaluation import evaluate
 from hmlet.ranking.statistics import Comparison, compare
 from hmlet.runs.finished import FinishedRun
 from hmlet.system.progress import Advance, silent
+
+log = logging.getLogger(__name__)
 
 
 def compare_runs(
@@ -19,7 +28,7 @@ def compare_runs(
     k: int = 20,
     advance: Advance = silent,
 ) -> Comparison:
-    """Finished runs against each other; those that differ only in their seed count as one model: `hmlet compare`."""
+    """Finished runs against each other and the floor; those that differ only in their seed count as one model."""
     if not runs:
         raise ConfigError("there is nothing to compare", "name at least two runs")
     first = runs[0].record.data
@@ -40,7 +49,28 @@ def compare_runs(
     described = [
         (run.recipe.model.name, recipe, str(run.directory.path)) for run, recipe in zip(runs, recipes, strict=True)
     ]
-    return compare({label: [evaluations[at] for at in group] for label, group in label_runs(described).items()})
+    groups = label_runs(described)
+    comparison = compare({label: [evaluations[at] for at in group] for label, group in groups.items()})
+    return replace(comparison, floor=floor_of(runs, split, mask, k))
+
+
+def floor_of(
+    runs: Sequence[FinishedRun], split: str = "test", mask: str = "train", k: int = 20
+) -> dict[str, float] | None:
+    """The metrics of the simplest model, computed on the runs' data; None if one of the runs is of that model."""
+    if any(run.recipe.model.name == FLOOR for run in runs):
+        return None
+    try:
+        data = runs[0].data
+    except RunError as error:  # stored evaluations can be compared without the data
+        log.warning("%s is not shown as the floor: %s", FLOOR, error)
+        return None
+    model = build(MODELS[FLOOR].Config(name=FLOOR), training_graph(data), torch.Generator())
+    with torch.no_grad():
+        model.solve(data.csr("train"))
+        factors = model.factors(lambda embeddings_ND: embeddings_ND)  # nothing is propagated
+    found = evaluate(factors, data, split, mask, k)
+    return {name: found.metrics[name] for name in found.per_user}
 
 
 def label_runs(runs: Sequence[tuple[str, str, str]]) -> dict[str, list[int]]:
