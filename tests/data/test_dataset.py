@@ -276,7 +276,7 @@ def test_replacing_needs_to_be_asked_for_and_is_whole(tmp_path: Path) -> None:
     first = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}))
     second = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 5]}))
     first.save(tmp_path / "out")
-    with pytest.raises(DataError, match=r"exists already.*--force"):
+    with pytest.raises(DataError, match=r"exists already.*overwrite=True"):
         second.save(tmp_path / "out")
     second.save(tmp_path / "out", overwrite=True)
     assert Dataset.load(tmp_path / "out").fingerprint == second.fingerprint != first.fingerprint

@@ -143,7 +143,7 @@ def test_nobody_to_evaluate() -> None:
     with pytest.raises(NothingHeldOut, match="no user of planted has a held-out item in the test part: prepare it"):
         evaluate(factors, data, "test")
     data = planted.dataset(2, 3, train=[(0, 0), (1, 1)], valid=[(0, 1)])
-    with pytest.raises(NothingHeldOut, match="in the test part: use --split valid"):
+    with pytest.raises(NothingHeldOut, match='in the test part: use split="valid"'):
         evaluate(factors, data, "test")
 
 

@@ -31,6 +31,7 @@ from hmlet.models import DEFAULT
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.progress import Advance, silent
+from hmlet.system.spelling import option
 
 
 def analyse(
@@ -93,7 +94,9 @@ def parse_centrality(text: str) -> int | None:
     kind, _, number = text.partition(":")
     if kind == "sampled" and number.isdigit() and int(number) >= 2:
         return int(number)
-    raise ConfigError(f"--centrality is {text!r}", "use exact, none or sampled:N with N at least 2, as in sampled:1000")
+    raise ConfigError(
+        f"{option('centrality')} is {text!r}", "use exact, none or sampled:N with N at least 2, as in sampled:1000"
+    )
 
 
 def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> Choices:

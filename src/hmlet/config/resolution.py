@@ -17,6 +17,7 @@ from hmlet.config.recipe import SECTIONS, Recipe, validated
 from hmlet.config.toml import Table, parse_overrides, parse_toml
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
+from hmlet.system.spelling import option
 from hmlet.system.text_files import read_text
 
 Preset = Literal["hmlet", "fitted", "gpu", "paper", "authors"]
@@ -45,7 +46,7 @@ def resolve(
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
     tables = _preset(model, preset, dataset, shape, device)
     if config is not None:
-        text = read_text(config, "a recipe in TOML, such as one that --print-config wrote")
+        text = read_text(config, "a recipe in TOML, such as the config.toml of a run")
         tables.append(parse_toml(text, str(config), SECTIONS))
     tables.append(parse_overrides(overrides, SECTIONS))
     merged: Table = {"model": {}, "train": {}}
@@ -57,7 +58,7 @@ def resolve(
                 merged[key] = value
     named = merged["model"].get("name", model)
     if named != model:
-        raise ConfigError(f"the recipe is for {named!r}, and --model says {model!r}", "make them the same")
+        raise ConfigError(f"the recipe is for {named!r}, and the model is {model!r}", "make them the same")
     merged["model"]["name"] = model
     if seed is not None:
         merged["seed"] = seed
@@ -70,7 +71,7 @@ def _preset(model: str, preset: str, dataset: str | None, shape: Shape | None, d
     base = DEFAULT_PRESET if preset == FITTED else preset
     known = [name for name in get_args(Preset) if _recipe(name, config.family) is not None]
     if base not in known and not (base == DEFAULT_PRESET and not known):
-        raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use --preset {' or '.join(known)}")
+        raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use {option('preset', ' or '.join(known))}")
     named = dataset is not None and Path(dataset).name == dataset  # a name, and no path
     if named and preset != FITTED:
         # What was searched at the paper's size on a GPU would take hours on a CPU.

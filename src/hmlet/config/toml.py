@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hmlet.errors import ConfigError
+from hmlet.system.spelling import override
 
 Table = dict[str, Any]
 """What tomllib gives: values of TOML's types by key."""
@@ -27,14 +28,14 @@ def parse_toml(text: str, source: str, sections: Sequence[str]) -> Table:
 def parse_overrides(overrides: Iterable[str], sections: Sequence[str]) -> Table:
     """`train.epochs=5` as nested tables; a value that is not TOML (end of a word, say) is taken as text."""
     result: Table = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
+    for text in overrides:
+        key, equals, value = text.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or (dot and not name) or not (dot or section == "seed"):
-            raise ConfigError(f"--set {override!r} is not section.key=value", "for example --set train.epochs=20")
+            raise ConfigError(f"{text!r} is not section.key=value", f"for example {override('train.epochs=20')}")
         if dot and section not in sections:
             known = ", ".join([*(f"{name}.*" for name in sections), "seed"])
-            raise ConfigError(f"--set {override!r}: there is no section {section!r}", f"known keys: {known}")
+            raise ConfigError(f"{text!r}: there is no section {section!r}", f"known keys: {known}")
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -74,5 +74,5 @@ def _fault(text: TextFile, line: int, block: bytes, at: int) -> DataError:
     return text.fault(
         line + block.count(b"\n", 0, at),
         f"{word!r} is not a whole number from 0 to 10^{_LONGEST_NUMBER} - 1",
-        "adjacency text is `user item item …` in such numbers; for other ids use csv, tsv, jsonl or parquet (--format)",
+        "adjacency text is `user item item …` in such numbers; for other ids use csv, tsv, jsonl or parquet",
     )

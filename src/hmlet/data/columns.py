@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hmlet.errors import DataError
+from hmlet.system.spelling import option
 
 ROLES = ("user", "item", "rating", "timestamp", "user_name", "item_name")
 
@@ -34,7 +35,6 @@ class Columns:
     item_name: str | None = None
     needed: tuple[str, ...] = ("user", "item")
     welcome: tuple[str, ...] = ()  # taken where a guess fits, and done without otherwise
-    option: str = "--{}"  # how the user names a role, for messages: "user=" in Python
 
     def guessing(self, *needed: str, welcome: tuple[str, ...] = ()) -> Columns:
         """The same, with more roles to guess."""
@@ -51,12 +51,9 @@ class Columns:
         if chosen["user"] == chosen["item"]:
             raise DataError(
                 f"{shown}: user and item are the same column {header[chosen['user']]!r}",
-                f"name them with {self._option('user')} and {self._option('item')}",
+                f"name them with {option('user')} and {option('item')}",
             )
         return chosen
-
-    def _option(self, role: str) -> str:
-        return self.option.format(role.replace("_", "-") if self.option.startswith("--") else role)
 
     def _guessed(self, role: str, header: Sequence[str], shown: str, otherwise: str) -> int | None:
         if role not in self.needed + self.welcome:
@@ -66,7 +63,7 @@ class Columns:
         if at is None and role in self.needed:
             raise DataError(
                 f"{shown} has no column that looks like the {role}; its columns are {listed(header)}",
-                f"name it with {self._option(role)}" + (otherwise if role in ("user", "item") else ""),
+                f"name it with {option(role)}" + (otherwise if role in ("user", "item") else ""),
             )
         return at
 
@@ -77,7 +74,7 @@ class Columns:
             problem = "has no column" if count == 0 else f"has {count} columns named"
             raise DataError(
                 f"{shown} {problem} {name!r}; its columns are {listed(header)}",
-                f"name the right one with {self._option(role)}",
+                f"name the right one with {option(role)}",
             )
         return list(header).index(name)
 

@@ -21,6 +21,7 @@ from hmlet.data.record import DATASET_VERSION, RECORD_FILE, DatasetRecord, Stati
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 from hmlet.system.files import unfinished, unwritable
+from hmlet.system.spelling import option
 
 PARTS = ("train", "valid", "test")
 _TABLES = ("interactions.parquet", "users.parquet", "items.parquet")
@@ -88,7 +89,7 @@ class Dataset:
         from hmlet.data.columns import Columns
         from hmlet.data.preparation import prepare_frame
 
-        columns = Columns(user, item, rating, timestamp, user_name, item_name, option="{}=")
+        columns = Columns(user, item, rating, timestamp, user_name, item_name)
         return prepare_frame(
             frame, columns=columns, min_rating=min_rating, core=core, split=split, seed=seed, name=name
         )
@@ -259,9 +260,12 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     if not path.exists():
         return
     if not is_prepared(path):
-        raise DataError(f"{path} exists and is not a prepared directory", "choose another --out")
+        raise DataError(f"{path} exists and is not a prepared directory", f"choose another {option('out')}")
     if not overwrite:
-        raise DataError(f"{path} exists already", "choose another --out, or pass --force to replace it")
+        raise DataError(
+            f"{path} exists already",
+            f"choose another {option('out')}, or pass {option('overwrite', True)} to replace it",
+        )
 
 
 def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:

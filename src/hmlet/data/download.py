@@ -47,13 +47,13 @@ def download(url: str, target: Path, *, advance: Advance = silent, timeout: floa
             last = error
             if error.code < 500 and error.code not in (408, 429):
                 raise DataError(
-                    f"{url} answers {error.code} {error.reason}", "check the address, or give another --mirror"
+                    f"{url} answers {error.code} {error.reason}", "check the address, or give another mirror"
                 ) from error
         except (_Broken, OSError, http.client.HTTPException) as error:
             last = error
     raise DataError(
         f"{url} could not be downloaded in {DOWNLOAD_ATTEMPTS} attempts ({last})",
-        "try again (what has arrived is kept), or give a --mirror",
+        "try again (what has arrived is kept), or give a mirror",
     ) from last
 
 
@@ -79,7 +79,7 @@ def _transfer(url: str, partial: Path, advance: Advance, timeout: float) -> None
             while chunk := response.read(_CHUNK):
                 have += len(chunk)
                 if have > MAX_DOWNLOAD_BYTES:
-                    raise DataError(f"{url} sends more than {MAX_DOWNLOAD_BYTES >> 20} MiB", "give the right --mirror")
+                    raise DataError(f"{url} sends more than {MAX_DOWNLOAD_BYTES >> 20} MiB", "give the right mirror")
                 file.write(chunk)
                 advance(have, total, partial.stem)
         if total is not None and have < total:

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from hmlet.data.columns import GUESSES, Columns, listed, plain
 from hmlet.errors import DataError
+from hmlet.system.spelling import option
 
 _WORDS = {  # of which one is a part of a column's name, such as customer_key or MovieTitle
     "user": "user customer visitor member account reviewer client person listener viewer reader buyer shopper "
@@ -173,7 +174,7 @@ def _with_ids(sample: Sequence[SampledColumn], shown: str, guess: Guess) -> Gues
         raise DataError(
             f"{shown} has no column that looks like the {missing[-1]}; "
             f"its columns are {listed([column.name for column in sample])}",
-            "name them with --user COLUMN and --item COLUMN",
+            f"name them with {option('user')} and {option('item')}",
         )
     reason = BY_VALUES if len(missing) == 1 else BY_ORDER
     widest = sorted(left, key=lambda column: -column.distinct)[: len(missing)]

@@ -21,6 +21,7 @@ from hmlet.data.interactions import Interactions, Vocabulary
 from hmlet.data.splits import DEFAULT_SPLIT, SplitRule, assign, k_core
 from hmlet.errors import ConfigError, DataError, MissingExtra
 from hmlet.system.progress import Advance, silent
+from hmlet.system.spelling import option
 
 SAMPLED_ROWS = 20_000  # of a file whose columns are guessed
 
@@ -122,15 +123,15 @@ class _Options:
     def __post_init__(self) -> None:
         if self.min_rating is not None and not math.isfinite(self.min_rating):
             raise ConfigError(
-                f"--min-rating {self.min_rating} is not a finite number",
+                f"{option('min_rating', self.min_rating)} is not a finite number",
                 "give the least rating that counts as interest",
             )
         if self.core < 0:
             raise ConfigError(
-                f"--core {self.core} is negative", "use 0 to keep every interaction, or 10 as the paper does"
+                f"{option('core', self.core)} is negative", "use 0 to keep every interaction, or 10 as the paper does"
             )
         if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"--seed {self.seed} is out of range", "use a whole number from 0 to 2^63 - 1")
+            raise ConfigError(f"{option('seed', self.seed)} is out of range", "use a whole number from 0 to 2^63 - 1")
         SplitRule.parse(self.split)
 
     @cached_property
@@ -157,7 +158,9 @@ def _finish(
     before = len(interactions)
     kept, rounds = k_core(interactions.user, interactions.item, options.core)
     if len(kept) == 0:
-        raise DataError(f"no interaction is left of {before} after {options.core}-core filtering", "lower --core")
+        raise DataError(
+            f"no interaction is left of {before} after {options.core}-core filtering", f"lower {option('core')}"
+        )
     if len(kept) < before:
         interactions, part = interactions.take(kept), None if part is None else part[kept]
     advance(3, 4, "splitting")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from hmlet.data.interactions import Ints
 from hmlet.errors import ConfigError, DataError
+from hmlet.system.spelling import option
 
 TRAIN, VALID, TEST = np.uint8(0), np.uint8(1), np.uint8(2)
 PartCodes = npt.NDArray[np.uint8]
@@ -76,7 +77,8 @@ def assign(rule: SplitRule, user: Ints, item: Ints, timestamp: Times | None, see
     if rule.kind == "temporal":
         if timestamp is None:
             raise DataError(
-                "a temporal split needs timestamps, and this data has none", "name their column with --timestamp"
+                "a temporal split needs timestamps, and this data has none",
+                f"name their column with {option('timestamp')}",
             )
         return _temporal(rule.shares, user, item, timestamp)
     if rule.kind == "leave-one-out":

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from hmlet.data import Csr, Dataset
 from hmlet.errors import DataError
 from hmlet.graph.ordering import stable_order
+from hmlet.system.spelling import option
 
 MAX_EDGES = 2**30 - 1  # both directions of each are numbered by 32-bit offsets
 
@@ -71,7 +72,7 @@ def require_edges(count: int) -> None:
     if count > MAX_EDGES:
         raise DataError(
             f"{count:,} training interactions are more than the {MAX_EDGES:,} edges that a graph can have",
-            "prepare fewer: hmlet data prepare with a higher --min-rating or --core",
+            f"prepare fewer, with a higher {option('min_rating')} or {option('core')}",
         )
 
 

@@ -21,6 +21,7 @@ from hmlet.ranking.scoring import Scorer, Users, scorer_of
 from hmlet.ranking.top_k import NO_ITEM, Indices, Ranked, candidate_bytes, top_k
 from hmlet.system.progress import Advance, silent
 from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.spelling import option
 
 Result = TypeVar("Result")
 MASKS = {"train": ("train",), "train+valid": ("train", "valid"), "all": ("train", "valid", "test")}
@@ -63,7 +64,9 @@ def mask_parts(split: str, mask: str) -> tuple[str, ...]:
     if split not in ("valid", "test"):
         raise ConfigError(f"there is no split {split!r} to evaluate on", "use valid or test")
     if split in parts:
-        raise ConfigError(f"mask {mask!r} hides the {split} items that would have to be found", "use --mask train")
+        raise ConfigError(
+            f"mask {mask!r} hides the {split} items that would have to be found", f"use {option('mask', 'train')}"
+        )
     return parts
 
 
@@ -100,7 +103,7 @@ def evaluate(
         other = "valid" if split == "test" else "test"
         raise NothingHeldOut(
             f"no user of {data.name} has a held-out item in the {split} part",
-            f"use --split {other}" if data.count(other) else "prepare it with a --split that holds some out",
+            f"use {option('split', other)}" if data.count(other) else "prepare it with a split that holds some out",
         )
     relevant = Membership(held_out, data.n_items, items.device)
     collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}

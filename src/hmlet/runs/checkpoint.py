@@ -14,6 +14,7 @@ from hmlet.runs import tensors as files
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import FORMAT_VERSION, json_checksum
 from hmlet.system.files import replacing
+from hmlet.system.spelling import option
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -38,7 +39,9 @@ def load_checkpoint(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, Any
     if not path.is_file():
         return None
     if run.record.format_version != FORMAT_VERSION:
-        raise RunError(f"{path} was begun by an older hmlet", "finish it with that one, or choose another --out")
+        raise RunError(
+            f"{path} was begun by an older hmlet", f"finish it with that one, or choose another {option('out')}"
+        )
     try:
         tensors, metadata = files.read(path)
     except (SafetensorError, OSError) as error:

@@ -12,6 +12,7 @@ from hmlet.errors import RunError
 from hmlet.runs.record import RECORD
 from hmlet.system.files import temporary_for, unwritable
 from hmlet.system.locks import held
+from hmlet.system.spelling import option
 
 LOCK = "run.lock"
 _FIRST_FILES = {LOCK, "config.toml", "ids.parquet", "data", RECORD}
@@ -37,7 +38,8 @@ def require_own(path: Path) -> None:
     begun = LOCK in names and all((temporary_for(name) or name) in _FIRST_FILES for name in names)
     if names and RECORD not in names and not begun:
         raise RunError(
-            f"{path} is not a run directory (it has no run.json), and it is not empty", "choose another --out"
+            f"{path} is not a run directory (it has no run.json), and it is not empty",
+            f"choose another {option('out')}",
         )
 
 

@@ -352,5 +352,5 @@ def _others() -> Iterator[None]:
         reason = str(error).partition("\n")[0].partition(". ")[0].rpartition("] ")[2].rstrip(".")
         raise LostRank(
             f"rank {os.environ.get('RANK', '0')} lost another rank, which died or left ({reason})",
-            "the last checkpoint is whole: start again with --resume, on as many ranks as you like",
+            "the last checkpoint is whole: resume from it, on as many ranks as you like",
         ) from error

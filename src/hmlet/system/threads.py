@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from hmlet.errors import ConfigError
+from hmlet.system.spelling import option
 
 CGROUPS = Path("/sys/fs/cgroup")
 SLEEPING = "passive"  # the value of OMP_WAIT_POLICY
@@ -78,7 +79,7 @@ def working_threads(wanted: int | None = None, *, measured: bool = True) -> Iter
     import torch
 
     if wanted is not None and wanted < 1:
-        raise ConfigError(f"{wanted} threads cannot do any work", "use --threads 1 or more")
+        raise ConfigError(f"{wanted} threads cannot do any work", f"use {option('threads', 1)} or more")
     before = torch.get_num_threads()
     try:
         if wanted is None:

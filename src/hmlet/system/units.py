@@ -23,7 +23,7 @@ def parse_bytes(memory: str) -> int:
     try:
         return int(float(number) * READ_UNITS[unit.upper()])
     except (ValueError, KeyError, OverflowError) as error:
-        raise ConfigError(f"--memory {memory!r} is not a size", "write 80GB, say") from error
+        raise ConfigError(f"{memory!r} is not a size of memory", "write 80GB, say") from error
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hmlet.errors import ConfigError, MissingExtra
+from hmlet.system.spelling import option
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -74,7 +75,8 @@ def connect(url: str) -> Any:
                 time.sleep(POLL_S)
     # The URL may hold a password, so the message repeats neither it nor what the database said of it.
     raise ConfigError(
-        f"the storage cannot be opened ({type(reason).__name__})", "check --storage, for example sqlite:///study.db"
+        f"the storage cannot be opened ({type(reason).__name__})",
+        f"check {option('storage')}, for example sqlite:///study.db",
     ) from reason
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError, model_validator
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
 from hmlet.system.section import Section
+from hmlet.system.spelling import option
 from hmlet.system.text_files import read_text
 
 
@@ -83,7 +84,9 @@ def grid(space: Space, seed: int) -> list[Point]:
     choices: dict[str, tuple[object, ...]] = {}
     for key, values in space.items():
         if isinstance(values, Range):
-            raise ConfigError(f"a grid cannot try the range of {key}", "list its values, or use --sampler tpe")
+            raise ConfigError(
+                f"a grid cannot try the range of {key}", f"list its values, or use {option('sampler', 'tpe')}"
+            )
         choices[key] = values
     points = [dict(zip(choices, combination, strict=True)) for combination in itertools.product(*choices.values())]
     return [points[at] for at in np.random.default_rng(seed).permutation(len(points))]

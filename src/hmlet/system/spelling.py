@@ -1,0 +1,51 @@
+"""How messages name settings: as Python arguments, or as options while a command runs.
+
+`f"use {option('device', 'cpu')}"` is `use device="cpu"` in Python and `use --device cpu` on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Arguments and functions whose options and commands have other names.
+OPTIONS = {"k": "-k", "overwrite": "--force", "allow_hosts": "--allow-host", "token": "--token-file"}
+COMMANDS = {"fit": "train"}
+_in_shell = False
+
+
+@contextmanager
+def in_shell() -> Iterator[None]:
+    """Name settings as the command line does, inside the block."""
+    global _in_shell
+    before, _in_shell = _in_shell, True
+    try:
+        yield
+    finally:
+        _in_shell = before
+
+
+def option(name: str, value: object = None) -> str:
+    """A setting by its name in Python, and its value if one is meant; True is a switch that is on."""
+    if _in_shell:
+        flag = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+        return flag if value is None or value is True else f"{flag} {value}"
+    if value is None:
+        return f"`{name}`"
+    return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+
+
+def override(*settings: str) -> str:
+    """Settings of a recipe, each `section.key=value`."""
+    if _in_shell:
+        return " ".join(f"--set {setting}" for setting in settings)
+    listed = ", ".join(f'"{setting}"' for setting in settings)
+    return f"overrides=[{listed}]"
+
+
+def call(function: str, **settings: object) -> str:
+    """A function of the package with some of its settings, or its command."""
+    words = [option(name, value) for name, value in settings.items()]
+    if _in_shell:
+        return f"`{' '.join(['hmlet', COMMANDS.get(function, function), '…', *words])}`"
+    return f"`hmlet.{function}({', '.join(['…', *words])})`"
