@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hmlet.errors import ConfigError
 from hmlet.ranking.scoring import Histories, Scorer, Users, scorer_of
+from hmlet.system.spelling import option
 
 Indices = npt.NDArray[np.int64]
 NO_ITEM = -1  # fills a row that has fewer than K items left
@@ -46,7 +47,7 @@ def top_k(
     is ranked in float64 altogether. `room` is the scorer's, for at least B rows; it only saves time.
     """
     if not 0 < k < 2**63:
-        raise ConfigError(f"k = {k} is not the length of a list", "use -k 20, say")
+        raise ConfigError(f"k = {k} is not the length of a list", f"use {option('k', 20)}, say")
     scorer = scorer_of(items)
     n_items = scorer.n_items
     k = min(k, n_items)
@@ -146,8 +147,6 @@ def _places(values_BN: Tensor, count: int) -> Tensor:
     length = values_BN.shape[1]
     if count == length:
         return torch.arange(length, device=values_BN.device).expand(values_BN.shape)
-    if values_BN.device.type == "cpu":  # NumPy selects with vector instructions, and needs a third of torch.topk's time
-        return torch.from_numpy(np.argpartition(values_BN.numpy(), length - count, axis=1)[:, length - count :])
     return values_BN.topk(count, dim=1, sorted=False).indices
 
 
