@@ -36,6 +36,7 @@ from hmlet.runs.record import RECORD, json_checksum
 from hmlet.system import locks
 from hmlet.training import loop as training
 from hmlet.training import planning
+from hmlet.training.trainer import StopTraining
 
 SETTINGS = [
     "train.epochs=2", "train.batch_size=256", "train.validate_every=1", "train.checkpoint_seconds=0",
@@ -90,9 +91,9 @@ def _stop(data: Dataset, how: Recipe, out: Path) -> Path:
     """A run that a listener stopped after its first epoch; its last checkpoint is one step older."""
 
     def stop(event: dict[str, Any]) -> None:
-        raise training.StopTraining
+        raise StopTraining
 
-    with pytest.raises(training.StopTraining):
+    with pytest.raises(StopTraining):
         training.fit(data, how, out, device="cpu", listener=stop)
     return out
 
@@ -337,7 +338,7 @@ def test_a_directory_that_is_no_run_is_left_alone(
     before = listing(tmp_path)
     with pytest.raises(RunError, match="is not a run directory") as refused:
         training.fit(data, recipe(), tmp_path, device="cpu", resume=resume)
-    assert refused.value.hint == "choose another --out"
+    assert refused.value.hint == "choose another `out`"
     assert listing(tmp_path) == before
 
 

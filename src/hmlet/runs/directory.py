@@ -39,6 +39,7 @@ from hmlet.runs.record import (
     json_text,
 )
 from hmlet.system.files import replacing, unwritable
+from hmlet.system.spelling import call, option
 
 PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
 
@@ -92,7 +93,7 @@ class RunDirectory:
         file = _inside(path, RECORD)
         if not file.is_file():
             problem = "is not a run directory (it has no run.json)" if path.exists() else "does not exist"
-            raise RunError(f"{path} {problem}", "train one with `hmlet train DATA --model MODEL --out RUN`")
+            raise RunError(f"{path} {problem}", f"train one with {call('fit', out='RUN')}")
         with _reading(file):
             text = file.read_bytes()
         return cls(path, RunRecord.from_text(text, file))
@@ -103,7 +104,7 @@ class RunDirectory:
 
     def require_finished(self) -> RunDirectory:
         if not self.finished:
-            raise RunError(f"{self.path} is not finished", "continue it with `hmlet train … --resume`")
+            raise RunError(f"{self.path} is not finished", f"continue it with {call('fit', resume=True)}")
         return self
 
     def recipe(self) -> Recipe:
@@ -141,7 +142,7 @@ class RunDirectory:
         self.write(name, lambda path: pq.write_table(table, path, compression="zstd"))
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        self.write(name, lambda path: files.save(path, tensors, {}))
+        self.write(name, lambda path: files.save(path, tensors))
 
     def write_record(self) -> None:
         """Write run.json, the file that vouches for all others."""
@@ -207,7 +208,7 @@ class RunDirectory:
         path = self.file(name)
         expected = self.record.files.get(name)
         if expected is None or not path.is_file():
-            raise RunError(f"{path} is missing", "the run is incomplete: finish it with --resume or train again")
+            raise RunError(f"{path} is missing", "the run is incomplete: resume it or train again")
         with _reading(path):
             found = sha256(path)
         if found not in expected:
@@ -264,7 +265,10 @@ class RunDirectory:
 def require_new(path: Path) -> None:
     """Refuse a directory that has a run already."""
     if (path / RECORD).is_file():
-        raise RunError(f"{path} exists already", "choose another --out, or continue that run with --resume")
+        raise RunError(
+            f"{path} exists already",
+            f"choose another {option('out')}, or continue that run with {option('resume', True)}",
+        )
 
 
 def keep_only(path: Path, names: Collection[str]) -> None:

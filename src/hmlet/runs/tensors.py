@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, each with a checksum of its own in its metadata."""
+"""Tensors in safetensors files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors, a few strings and the checksum of both."""
+def save(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors; with `metadata`, also these strings and a checksum of all."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, path, {**metadata, "checksum": checksum(contiguous, metadata)})
+    strings = {} if metadata is None else {**metadata, "checksum": checksum(contiguous, metadata)}
+    save_file(contiguous, path, strings)
 
 
 def read(path: Path, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
