@@ -29,9 +29,9 @@ from hmlet.data.catalog import load
 from hmlet.graph import training_graph
 from hmlet.graph.kernels import build_operator
 from hmlet.runs.directory import RunDirectory
-from hmlet.training.loop import Trainer
 from hmlet.training.planning import Sizes, memory_plan
 from hmlet.training.profiling import Unwatched
+from hmlet.training.trainer import Trainer
 
 SIZES = {"small": (20_000, 10_000, 400_000), "large": (1_000_000, 200_000, 20_000_000)}  # users, items, interactions
 DROPOUT, PLAIN = "train.edge_dropout=0.4", "train.edge_dropout=0.0"

@@ -30,8 +30,8 @@ from hmlet.config import HmletConfig, Recipe, resolve
 from hmlet.data.catalog import load
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks, joined
-from hmlet.training.loop import Trainer
 from hmlet.training.profiling import Unwatched
+from hmlet.training.trainer import Trainer
 
 FLOAT = 4
 WARM_UP = 2

@@ -24,8 +24,9 @@ from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.system.ranks import ALONE, Ranks, joined
-from hmlet.training.loop import Interrupted, fit
+from hmlet.training.loop import fit
 from hmlet.training.steps import GradientSteps
+from hmlet.training.trainer import Interrupted
 
 SETTINGS = [
     "train.epochs=1", "train.batch_size=32", "train.learning_rate=0.01", "train.edge_dropout=0.3",

@@ -38,7 +38,9 @@ from hmlet.cli.try_file import try_file
 from hmlet.cli.tune import tune
 from hmlet.errors import ConfigError
 from hmlet.system.progress import Advance
-from hmlet.training.loop import EpochEvent, StopTraining
+from hmlet.system.spelling import in_shell
+from hmlet.training import planning
+from hmlet.training.trainer import EpochEvent, StopTraining
 
 ROOT = Path(__file__).resolve().parent.parent
 TWINS = {
@@ -183,7 +185,8 @@ def test_results_are_those_of_the_commands(runs: dict[str, Run], said: Callable[
 
 
 def test_a_plan_is_that_of_the_command(said: Callable[..., Any]) -> None:
-    large = hmlet.plan(users=1e8, items=1e7, edges=1e9, recipe="lightgcn", device="cuda", devices=8, memory="80GB")
+    with in_shell():  # where changes are named as options
+        large = hmlet.plan(users=1e8, items=1e7, edges=1e9, recipe="lightgcn", device="cuda", devices=8, memory="80GB")
     sizes = ["--users", "1e8", "--items", "1e7", "--edges", "1e9", "--device", "cuda", "--devices", 8]
     assert large.as_json() == said("plan", *sizes, "--model", "lightgcn", "--memory", "80GB")
     small = hmlet.plan("debian", "bpr", device="cpu", memory=40 * 10**6)
@@ -209,7 +212,10 @@ def test_fit_goes_on_by_the_runs_own_recipe(tmp_path: Path) -> None:
 
 
 def test_remarks_are_logged_and_progress_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = checkerboard().save(tmp_path / "board")
     shown: dict[str, list[str]] = {}
@@ -219,12 +225,13 @@ def test_remarks_are_logged_and_progress_is_told(
         texts = shown.setdefault(title, [])
         yield lambda done, total=None, text="": texts.append(text)
 
+    monkeypatch.setattr(planning, "PLENTY", 10**15)
     overrides = ["train.epochs=1", "model.embedding_size=8", "train.precision=bfloat16"]
     with caplog.at_level(logging.INFO, "hmlet"):
         run = hmlet.fit(
             place, hmlet.resolve("bpr", place, overrides=overrides), tmp_path / "run", device="cpu", progress=progress
         )
-    memory, slow = caplog.messages
+    slow, memory = caplog.messages
     assert re.fullmatch(r"bpr on checkerboard: about \S+ [kM]B of memory", memory)
     assert slow.startswith("this recipe was made for a GPU")
     assert list(shown) == [f"loading {place}", "training bpr"]
@@ -233,7 +240,26 @@ def test_remarks_are_logged_and_progress_is_told(
     assert capfd.readouterr() == ("", "")
     command = ["train", str(place), "--model", "bpr", "--device", "cpu", "--out", str(tmp_path / "again")]
     assert main([*command, *(part for each in overrides for part in ("--set", each))]) == 0
-    assert capfd.readouterr().err.splitlines() == [memory, slow]  # the command shows what is logged
+    by_option = slow.replace('overrides=["model.embedding_size=64"]', "--set model.embedding_size=64")
+    assert capfd.readouterr().err.splitlines() == [by_option, memory]  # the command shows what is logged
+
+
+def test_memory_is_planned_once_if_there_is_not_plenty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+    real = planning._plan
+    monkeypatch.setattr(planning, "PLENTY", 10**15)
+
+    def watched(recipe: hmlet.Recipe, *rest: Any) -> Any:
+        planned.append(recipe.model.name)
+        return real(recipe, *rest)
+
+    monkeypatch.setattr(planning, "_plan", watched)
+    recipe = hmlet.resolve("bpr", overrides=["train.epochs=1", "model.embedding_size=8"])
+    hmlet.fit(checkerboard(), recipe, tmp_path / "run", device="cpu")
+    assert planned == ["bpr"]
+    monkeypatch.setattr(planning, "PLENTY", 200)
+    hmlet.fit(checkerboard(), recipe, tmp_path / "again", device="cpu")
+    assert planned == ["bpr"]
 
 
 def test_events_for_tensorboard_and_a_profile(tmp_path: Path) -> None:

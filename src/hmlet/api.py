@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from hmlet.config import DEFAULT_PRESET, Recipe, Shape, resolution
@@ -26,6 +27,7 @@ from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError, DataError, MissingExtra, NothingHeldOut, RunError
 from hmlet.models import DEFAULT
 from hmlet.ranking.evaluation import KNOWN, Evaluation
+from hmlet.recommend.export import export as write_lists
 from hmlet.recommend.recommender import Recommender
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import recorded_data
@@ -33,15 +35,17 @@ from hmlet.runs.record import RECORD
 from hmlet.serving.settings import Settings
 from hmlet.system.progress import Progress, hidden
 from hmlet.system.ranks import Ranks, joined
+from hmlet.system.spelling import option, override
 from hmlet.system.threads import possible_threads, working_threads
-from hmlet.system.units import duration, readable
+from hmlet.system.units import duration
 from hmlet.training import loop as training
 from hmlet.training.capacity import Plan, device_kind, plan_training
 from hmlet.training.environment import environment
-from hmlet.training.loop import EpochEvent, Listener, choose_device
-from hmlet.training.planning import Sizes, memory_plan
-from hmlet.training.profiling import UNWATCHED, Profile
+from hmlet.training.loop import choose_device
+from hmlet.training.planning import Sizes
+from hmlet.training.profiling import PROFILE, UNWATCHED, MeasuredRun, Profile
 from hmlet.training.tensorboard import tensorboard_events
+from hmlet.training.trainer import EpochEvent, Listener
 from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
 from hmlet.tuning import search as tuning
 from hmlet.tuning.backend import Pruning, Sampler
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT",
     "RECORD",
+    "MeasuredRun",
     "Pruning",
     "Run",
     "Sampler",
@@ -72,60 +77,8 @@ __all__ = [
     "tune",
 ]
 
-PROFILE = "profile.json"
 TOLD_SECONDS = 5.0  # less time than this is not worth a word beside a progress bar
 log = logging.getLogger(__name__)
-
-
-class Run(Recommender):
-    """A finished run: its data, its factors, what they recommend, and how good they are.
-
-    Example: hmlet.Run.open("runs/end").recommend(["gimp"], k=5)
-    """
-
-    @property
-    def still_improving(self) -> bool:
-        """Whether validation was best at the very end of a constant schedule: more epochs may give more."""
-        train, record = self.recipe.train, self.record
-        ended = record.best_epoch == train.epochs > train.validate_every
-        return bool(record.valid) and ended and train.schedule == "constant"
-
-    @property
-    def profile(self) -> dict[str, Any] | None:
-        """Where the time of the training went, if it was profiled: the content of profile.json."""
-        return self.directory.read_json(PROFILE) if PROFILE in self.record.files else None
-
-    def analyze(self, *, centrality: str = "exact", device: str = "auto", progress: Progress = hidden) -> Analysis:
-        """What the gates chose, and what explains it; see `hmlet.analyze`."""
-        (found,) = analyze(self, centrality=centrality, device=device, progress=progress)
-        return found
-
-    def report(self, out: Path | str, *, figures: Path | str | None = None, progress: Progress = hidden) -> list[Path]:
-        """Write a page about this run; see `hmlet.report`."""
-        return report(self, out=out, figures=figures, progress=progress)
-
-    def serve(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        token: str | None = None,
-        allow_hosts: Sequence[str] = (),
-        reload_root: Path | str | None = None,
-        approximate: bool = False,
-        listening: Callable[[str], None] = lambda address: None,
-    ) -> None:
-        """Serve this run over HTTP; see `hmlet.serve`."""
-        serve(
-            self,
-            host=host,
-            port=port,
-            token=token,
-            allow_hosts=allow_hosts,
-            reload_root=reload_root,
-            approximate=approximate,
-            listening=listening,
-        )
 
 
 # -- before and while a model is trained --------------------------------------------------------------------------
@@ -239,7 +192,8 @@ def fit(
         listeners = [] if listener is None else [listener]
         if tensorboard is not None and group.rank == 0:
             listeners.append(listening.enter_context(tensorboard_events(tensorboard)))
-        _remark(chosen, dataset, choose_device(device, group).type, group)
+        if group.rank == 0:
+            _warn(chosen, choose_device(device, group).type)
 
         def listen(event: EpochEvent) -> None:
             at, last, best = event["epoch"], event["epochs"], event["best"]
@@ -258,10 +212,13 @@ def fit(
             extend=extend,
             deadline=deadline,
             listener=listen,
+            tell=lambda text: log.info("%s", text),
             ranks=group,
             profile=watch,
         )
-    return Run(trained)
+    run = Run(trained)
+    run.data = dataset  # it need not be read again
+    return run
 
 
 def finish(run: Path | str, *, device: str = "auto", progress: Progress = hidden) -> Run:
@@ -350,7 +307,8 @@ def compare(
 
     Example: hmlet.compare("runs/end", "runs/lightgcn").conclusion()
 
-    Runs that differ only in their seed count as one model.
+    Runs that differ only in their seed count as one model. `Comparison.floor` has what every model has to beat: the
+    metrics of popularity on the same data, unless a run is of that model.
     """
     from hmlet.runs.comparison import compare_runs
 
@@ -393,21 +351,23 @@ def report(
     and PNG besides.
     """
     from hmlet.reporting import write_report
-    from hmlet.runs.comparison import compare_runs
+    from hmlet.runs.comparison import compare_runs, floor_of
 
     opened = _open_all(runs)
     with progress("comparing") as advance:
         try:
             scores = [run.evaluate("test", "train", 20) for run in opened]
             comparison = compare_runs(opened, advance=advance) if len(opened) > 1 else None
+            floor = floor_of(opened) if comparison is None else comparison.floor
         except NothingHeldOut as error:  # the page has its other figures
             log.warning("the report has no test scores: %s", error.message)
-            scores, comparison = [], None
+            scores, comparison, floor = [], None, None
     return write_report(
         [run.directory for run in opened],
         Path(out),
         comparison=comparison,
         scores=scores,
+        floor=floor,
         figures=None if figures is None else Path(figures),
     )
 
@@ -432,7 +392,9 @@ def export(
     Processes that torchrun started share the work; `ranks` are those of a group already joined.
     """
     with _together(ranks) as group, working_threads(), progress("exporting") as advance:
-        return _open(run).export(out, k, users, mask, allow=allow, deny=deny, advance=advance, ranks=group)
+        opened = _open(run)
+        chosen = None if users is None else opened.data.users.indices(users).astype(np.int64)
+        return write_lists(opened, out, k, chosen, mask, opened.allowed(allow, deny), advance, group)
 
 
 def serve(
@@ -463,6 +425,43 @@ def serve(
     except ImportError as error:
         raise MissingExtra("hmlet serve", str(error.name), "serve") from error
     server.serve(_path(run), Run.open, settings, listening)
+
+
+# -- a run ------------------------------------------------------------------------------------------------------
+
+
+class Run(Recommender):
+    """A finished run: its data, its factors, what they recommend, and how good they are.
+
+    Example: hmlet.Run.open("runs/end").recommend(["gimp"], k=5)
+    """
+
+    @property
+    def still_improving(self) -> bool:
+        """Whether validation was best at the very end of a constant schedule: more epochs may give more."""
+        train, record = self.recipe.train, self.record
+        ended = record.best_epoch == train.epochs > train.validate_every
+        return bool(record.valid) and ended and train.schedule == "constant"
+
+    @property
+    def profile(self) -> MeasuredRun | None:
+        """Where the time of the training went, if it was profiled: the content of profile.json."""
+        if PROFILE not in self.record.files:
+            return None
+        found: MeasuredRun = self.directory.read_json(PROFILE)
+        return found
+
+    def analyze(self, *, centrality: str = "exact", device: str = "auto", progress: Progress = hidden) -> Analysis:
+        """What the gates chose, and what explains it; see `hmlet.analyze`."""
+        (found,) = analyze(self, centrality=centrality, device=device, progress=progress)
+        return found
+
+    def report(self, out: Path | str, *, figures: Path | str | None = None, progress: Progress = hidden) -> list[Path]:
+        """Write a page about this run; see `hmlet.report`."""
+        return report(self, out=out, figures=figures, progress=progress)
+
+    export = export
+    serve = serve
 
 
 # -- what the functions share -------------------------------------------------------------------------------------
@@ -507,12 +506,12 @@ def _sizes(data: Dataset | Path | str | None, users: float | None, items: float 
         raise ConfigError(f"plan was given DATA, {str(data)!r}, and sizes as well", "leave out one or the other")
     if users is None or items is None or edges is None:
         raise ConfigError(
-            "plan needs DATA, or --users, --items and --edges", "for example hmlet plan debian --model bpr"
+            f"plan needs data, or {option('users')}, {option('items')} and {option('edges')}", "for example debian"
         )
     sizes = Sizes(int(users), int(items), int(edges))
     if sizes.edges > sizes.users * sizes.items:
         raise ConfigError(
-            f"--edges {sizes.edges:,} are more than the {sizes.users * sizes.items:,} pairs of "
+            f"{option('edges')}: {sizes.edges:,} are more than the {sizes.users * sizes.items:,} pairs of "
             f"{sizes.users:,} users and {sizes.items:,} items",
             "count each pair once",
         )
@@ -540,14 +539,8 @@ def _together(ranks: Ranks | None) -> Iterator[Ranks]:
         yield group
 
 
-def _remark(recipe: Recipe, data: Dataset, device: str, ranks: Ranks) -> None:
-    """Log the memory that a training will take, and that a recipe for a GPU is slow without one."""
-    if ranks.rank:
-        return
-    need = memory_plan(recipe, Sizes.of(data), device, ranks).total
-    share = " a rank" if ranks.size > 1 else ""
-    log.info("%s on %s: about %s of memory%s", recipe.model.name, data.name, readable(need), share)
+def _warn(recipe: Recipe, device: str) -> None:
+    """Warn that a recipe for a GPU is slow without one."""
     if device == "cpu" and recipe.train.precision == "bfloat16":
-        log.warning(
-            "this recipe was made for a GPU and takes long on a CPU; --set model.embedding_size=64 makes it smaller"
-        )
+        smaller = override("model.embedding_size=64")
+        log.warning("this recipe was made for a GPU and takes long on a CPU; %s makes it smaller", smaller)

@@ -31,6 +31,10 @@ class ConfigError(HmletError):
     code = "config"
 
 
+class TooLittleTime(ConfigError):
+    """A budget into which not even one epoch fits."""
+
+
 class DataError(HmletError):
     """An input file or a prepared directory that cannot be used as it is."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,15 @@ def test_ease(n_users: int, n_items: int, multiple: float) -> None:
     found = dense(solved("ease", n_users, n_items, regularization=multiple).item_weights())
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
     assert not found.diagonal().any()
+
+
+def test_advice_for_too_little_memory_names_settings_of_the_model() -> None:
+    """EASE is no smaller with fewer dimensions or layers: it has neither."""
+    for model in MODELS.values():
+        config = model.Config
+        named = re.findall(r"model\.(\w+)", config.if_memory_is_short)
+        assert set(named) <= set(config.model_fields)
+    assert {"itemknn", "gf-cf"} <= set(re.findall(r"[\w-]+", MODELS["ease"].Config.if_memory_is_short))
 
 
 @pytest.mark.parametrize(("n_users", "n_items"), SHAPES)

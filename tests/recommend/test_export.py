@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from hmlet.errors import ConfigError, UnknownId
 from hmlet.ranking import evaluation
 from hmlet.ranking import top_k as ranking
 from hmlet.recommend import export
+from hmlet.system.progress import Advance
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +139,15 @@ def test_ids_keep_their_type_and_short_lists_stay_short(tmp_path: Path) -> None:
 
 
 def test_blocks_do_not_show(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[float, float]] = []
+    seen: list[tuple[float, float | None]] = []
     run.export(tmp_path / "whole.csv", 3)
     monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 4 * run.data.n_items * 10)
-    run.export(tmp_path / "blocks.csv", 3, advance=lambda done, total: seen.append((done, total)))
+
+    @contextmanager
+    def progress(title: str) -> Iterator[Advance]:
+        yield lambda done, total=None, text="": seen.append((done, total))
+
+    run.export(tmp_path / "blocks.csv", 3, progress=progress)
     assert (tmp_path / "whole.csv").read_bytes() == (tmp_path / "blocks.csv").read_bytes()
     assert seen == [(done, 48) for done in (0, 10, 20, 30, 40, 48)]
 

@@ -28,7 +28,8 @@ from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import RECORD_FILES, Records, pack, unpack
 from hmlet.runs.record import Hardware
-from hmlet.training.loop import Interrupted, fit
+from hmlet.training.loop import fit
+from hmlet.training.trainer import Interrupted
 
 BOARD = checkerboard()
 TINY = ("train.epochs=4", "train.batch_size=256", "model.embedding_size=4", "train.validate_every=1")

@@ -113,7 +113,7 @@ def test_the_identity_is_of_what_changes_a_result() -> None:
     [
         ({"tables": ("maine",)}, "maine"),
         ({"models": ("hmlet",)}, "hmlet-end"),
-        ({"seeds": 0}, "--seeds 0"),
+        ({"seeds": 0}, "seeds=0"),
         ({"preset": "paper"}, "lightgcn"),
         ({"overrides": ("model.sise=3",)}, "model.sise"),
     ],

@@ -35,6 +35,7 @@ from hmlet.runs.checkpoint import load_checkpoint
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import ALONE, Ranks, joined
 from hmlet.training import loop as training
+from hmlet.training.trainer import Interrupted, StopTraining
 
 SCRIPT = str(Path(ranked.__file__))
 MOVED = 0.1  # about as far as the learning rates and steps of these tests let an entry go
@@ -162,7 +163,7 @@ def arguments(board: Path, out: Path) -> list[str]:
 def stop_after(epoch: int) -> Callable[[dict[str, Any]], None]:
     def listen(event: dict[str, Any]) -> None:
         if event["epoch"] == epoch:
-            raise training.StopTraining
+            raise StopTraining
 
     return listen
 
@@ -177,7 +178,7 @@ def test_two_ranks_one_and_two_again_end_as_one(board: Path, tmp_path: Path, who
     saved = load_checkpoint(RunDirectory.open(out))
     assert saved is not None
     assert saved[1]["step"] == 5  # the one before the step that never ended
-    with pytest.raises(training.StopTraining):
+    with pytest.raises(StopTraining):
         fit(board, out, resume=True, listener=stop_after(2))
     again = torchrun(2, SCRIPT, "killed", "0", "3", *arguments(board, out), restarts=1)
     assert again.returncode == 0, again.stderr
@@ -260,11 +261,11 @@ def test_rank_0_speaks_for_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         return [*heard, *capsys.readouterr().err.splitlines()]
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    for error in (ConfigError("wrong"), LostRank("wrong"), training.Interrupted("wrong")):
+    for error in (ConfigError("wrong"), LostRank("wrong"), Interrupted("wrong")):
         assert says("0", error) == ["error: wrong"]
     assert says("1", ConfigError("wrong")) == [cli.GRACE, "error: wrong"]  # torchrun ends it while it waits
     assert says("1", LostRank("wrong")) == ["error: wrong"]
-    assert says("1", training.Interrupted("wrong")) == []
+    assert says("1", Interrupted("wrong")) == []
 
 
 def test_shares_cover_everything_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from hmlet.errors import ConfigError, RunError
 from hmlet.models.hmlet import temperature
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
 from hmlet.runs.directory import RunDirectory
-from hmlet.training import loop, steps
+from hmlet.training import loop, planning, steps, trainer
 from hmlet.training.forecast import Forecast, Pace, measure_pace, random_data, seconds_of, shortened, within_budget
 from hmlet.training.learner import Learner
-from hmlet.training.loop import EpochEvent, StopTraining
 from hmlet.training.steps import learning_rate
+from hmlet.training.trainer import EpochEvent, StopTraining
 
 PACE = Pace(start=10.0, resting=1.0, step=3.0, validation=20.0, saving=5.0)
 
@@ -127,7 +128,7 @@ def test_as_many_epochs_as_fit() -> None:
     assert within_budget(gated(), PACE, 4, 10_000.0) == gated()
     shorter = within_budget(gated(), PACE, 4, 400.0)
     assert PACE.total(shorter, 4) <= 360.0 < PACE.total(shortened(gated(), shorter.train.epochs + 2), 4)
-    with pytest.raises(ConfigError, match=r"one epoch takes 52 seconds .*, and 30 seconds are left: raise --minutes"):
+    with pytest.raises(ConfigError, match=r"one epoch takes 52 seconds .*, and 30 seconds are left: raise `minutes`"):
         within_budget(gated(), PACE, 4, 30.0)
 
 
@@ -205,7 +206,7 @@ def test_sizes_stand_for_data() -> None:
 
 
 def test_the_time_is_told_and_what_is_rehearsed_for_it_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = tiny("model.gate_warmup=3", "model.gate_hidden=[8]", 'model.gate_ranking="noisy"', model="hmlet-end")
     quiet = loop.fit(checkerboard(), how, tmp_path / "quiet", device="cpu")
@@ -217,14 +218,15 @@ def test_the_time_is_told_and_what_is_rehearsed_for_it_changes_nothing(
         return rehearsed[-1]
 
     monkeypatch.setattr(steps.GradientSteps, "slowdown", slowdown)
+    monkeypatch.setattr(planning, "PLENTY", 10**15)
     for name, value in {"FORETOLD_AFTER": 0.0, "RECONSIDERED": 0.0, "LONG": 0.0}.items():
-        monkeypatch.setattr(loop, name, value)
-    with caplog.at_level(logging.INFO, "hmlet"):
-        told = loop.fit(checkerboard(), how, tmp_path / "told", device="cpu")
+        monkeypatch.setattr(trainer, name, value)
+    told: list[str] = []
+    run = loop.fit(checkerboard(), how, tmp_path / "told", device="cpu", tell=told.append)
     assert len(rehearsed) == 1
-    assert "this run takes about " in caplog.messages[0]
-    assert caplog.messages[0].endswith("early stopping may end it sooner")
-    assert all(torch.equal(a, b) for a, b in zip(told.factors(), quiet.factors(), strict=True))
+    assert re.fullmatch(r"hmlet-end on checkerboard: about .* of memory", told[0])
+    assert re.fullmatch(r"this run takes about .*; early stopping may end it sooner", told[1])
+    assert all(torch.equal(a, b) for a, b in zip(run.factors(), quiet.factors(), strict=True))
 
 
 # -- the end of an interrupted run --------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from hmlet.runs.record import RunRecord
 from hmlet.system.ranks import Ranks
 from hmlet.training import loop as training
 from hmlet.training import planning, steps
+from hmlet.training.trainer import StopTraining
 from hmlet.tuning import tune
 
 # 480 training pairs: eight steps an epoch, and a checkpoint before each.
@@ -139,9 +140,9 @@ def test_another_test_part_changes_nothing(tmp_path: Path, whole: RunDirectory) 
 def test_a_listener_may_stop_it_and_it_can_go_on(tmp_path: Path, whole: RunDirectory) -> None:
     def stop(event: dict[str, Any]) -> None:
         if event["epoch"] == 2:
-            raise training.StopTraining
+            raise StopTraining
 
-    with pytest.raises(training.StopTraining):
+    with pytest.raises(StopTraining):
         fit(tmp_path / "run", listener=stop)
     assert not RunDirectory.open(tmp_path / "run").finished
     with pytest.raises(RunError, match="not finished"):
@@ -182,9 +183,9 @@ def test_a_step_size_that_explodes_is_noticed_at_once(tmp_path: Path) -> None:
 
 def test_resume_refuses_other_data_and_another_recipe(tmp_path: Path) -> None:
     def stop(event: dict[str, Any]) -> None:
-        raise training.StopTraining
+        raise StopTraining
 
-    with pytest.raises(training.StopTraining):
+    with pytest.raises(StopTraining):
         fit(tmp_path / "run", listener=stop)
     before = (tmp_path / "run" / CHECKPOINT).read_bytes()
     names = r"checkerboard \(\w{12}\) there and other \(\w{12}\) here"
@@ -204,12 +205,12 @@ def test_resume_refuses_other_data_and_another_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "other"), [("hmlet", "0.0.9"), ("torch", "2.0.0+cpu")])
 def test_resume_refuses_another_version_unless_the_run_is_finished(name: str, other: str, tmp_path: Path) -> None:
     def stop(event: dict[str, Any]) -> None:
-        raise training.StopTraining
+        raise StopTraining
 
     def with_version(record: RunRecord, version: str) -> RunRecord:
         return record.model_copy(update={"versions": record.versions.model_copy(update={name: version})})
 
-    with pytest.raises(training.StopTraining):
+    with pytest.raises(StopTraining):
         fit(tmp_path / "run", listener=stop)
     run = RunDirectory.open(tmp_path / "run")
     here = getattr(run.record.versions, name).partition("+")[0]
@@ -229,10 +230,10 @@ def test_resume_without_a_recipe_takes_the_runs_own(
     tmp_path: Path, whole: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(event: dict[str, Any]) -> None:
-        raise training.StopTraining
+        raise StopTraining
 
     prepared = checkerboard().save(tmp_path / "data")
-    with pytest.raises(training.StopTraining):
+    with pytest.raises(StopTraining):
         fit(tmp_path / "run", listener=stop)
     command = ["train", str(prepared), "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main(command) == 2
@@ -262,7 +263,7 @@ def test_a_device_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
             training.choose_device(name)
     with pytest.raises(ConfigError, match="no CUDA device for process 2 of this machine") as refused:
         training.choose_device("cuda", Ranks(2, 4, local=2))
-    assert refused.value.hint == "use --nproc-per-node 2, or --device cpu"
+    assert refused.value.hint == 'use --nproc-per-node 2 of torchrun, or device="cpu"'
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="there is no CUDA device"):
         training.choose_device("cuda")

@@ -1,4 +1,4 @@
-"""Adam with bfloat16 moments, beside PyTorch's own in float32."""
+"""Adam is PyTorch's own to the last bit, and with bfloat16 moments near it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from torch import nn
 
 from hmlet.config import TrainConfig, resolve
 from hmlet.training import optimizer
-from hmlet.training.loop import StopTraining, fit
-from hmlet.training.optimizer import CompactAdam, make_optimizer
+from hmlet.training.loop import fit
+from hmlet.training.optimizer import Adam, CompactAdam, make_optimizer
+from hmlet.training.trainer import StopTraining
 
 
-def make(
-    parameters: list[nn.Parameter], state: str, broken: float = 0.0, seed: int = 0, beta2: float = 0.999
-) -> torch.optim.Optimizer:
+def make(parameters: list[nn.Parameter], state: str, broken: float = 0.0, seed: int = 0, beta2: float = 0.999) -> Adam:
     train = TrainConfig.model_validate({"optimizer_state": state, "beta2": beta2})
     generator = torch.Generator().manual_seed(seed)
     return make_optimizer(train, parameters, torch.tensor(0.01), torch.tensor(broken), generator)
@@ -34,6 +33,33 @@ def descend(state: str, steps: int, seed: int = 0) -> torch.Tensor:
         x.grad = x.detach() + 0.1 * torch.randn(20, 20, generator=noise)
         adam.step()
     return x.detach()
+
+
+def test_every_step_is_that_of_torch_optim() -> None:
+    """Bit by bit, over steps of which one is broken and one leaves a parameter without a gradient."""
+    noise = torch.Generator().manual_seed(3)
+    start = [torch.randn(9, 4, generator=noise), torch.randn(5, generator=noise)]
+    ours, theirs = ([nn.Parameter(each.clone()) for each in start] for _ in range(2))
+    rate, broken = torch.tensor(0.01), torch.tensor(0.0)
+    adam = make_optimizer(TrainConfig(beta2=0.95), ours, rate, broken, torch.Generator())
+    reference = torch.optim.Adam(theirs, lr=rate, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    reference.found_inf = broken  # type: ignore[attr-defined]
+    for step in range(6):
+        rate.fill_(0.01 / (step + 1))
+        broken.fill_(float(step == 3))
+        for at, pair in enumerate(zip(ours, theirs, strict=True)):
+            gradient = torch.randn(pair[0].shape, generator=noise)
+            for parameter in pair:
+                parameter.grad = None if (step, at) == (2, 1) else gradient.clone()
+        adam.step()
+        reference.step()
+        for own, other in zip(ours, theirs, strict=True):
+            assert torch.equal(own, other)
+            assert {name: each.tolist() for name, each in adam.state[own].items()} == {
+                name: each.tolist() for name, each in reference.state[other].items()
+            }
+    adam.zero_grad()
+    assert [parameter.grad for parameter in ours] == [None, None]
 
 
 def test_the_first_step_is_adams(monkeypatch: pytest.MonkeyPatch) -> None:

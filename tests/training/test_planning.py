@@ -12,16 +12,18 @@ from finished import NAMES
 from planted import dataset
 from torch.profiler import ProfilerActivity, profile
 
-from hmlet.config import Recipe, resolve
+from hmlet.config import Recipe, Shape, resolve
 from hmlet.data import Dataset
 from hmlet.graph.kernels import build_operator, plan_operator, stream
+from hmlet.models import MODELS
 from hmlet.ranking import evaluation
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
-from hmlet.training.loop import Trainer
-from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan
+from hmlet.training import planning
+from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, plainly_fits
 from hmlet.training.profiling import Unwatched
+from hmlet.training.trainer import Trainer
 
 TRAINED = sorted(set(NAMES) - {"wrmf", "hmlet-middle", "hmlet-front"})  # WRMF has no step; the two are as hmlet-end
 LARGE = Sizes(90_000_000, 10_000_000, 10**9)
@@ -233,6 +235,17 @@ def test_a_dry_operator_is_as_large_as_a_real_one(data: Dataset) -> None:
     for loops in (False, True):
         real = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(loops), self_loops=loops)
         assert plan_operator(graph.n_nodes, graph.n_edges, "cpu", self_loops=loops).nbytes == real.nbytes
+
+
+@pytest.mark.parametrize("name", [name for name, model in MODELS.items() if not model.Config.solved])
+def test_a_training_that_plainly_fits_fits_by_far(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, device = Sizes(20_000, 15_000, 500_000), torch.device("cpu")
+    chosen = resolve(name, shape=Shape(20_000, 15_000, 500_000), device="cpu")
+    need = memory_plan(chosen, sizes).total
+    monkeypatch.setattr(planning, "free_memory", lambda device: 5 * need)
+    assert not plainly_fits(chosen, sizes, device)
+    monkeypatch.setattr(planning, "free_memory", lambda device: 10**13)
+    assert plainly_fits(chosen, sizes, device)
 
 
 def test_free_memory_is_known() -> None:

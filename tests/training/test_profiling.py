@@ -114,7 +114,7 @@ def test_a_model_without_gradient_steps_has_phases_alone(tmp_path: Path) -> None
 
 
 def test_several_processes_are_not_profiled(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="a profile is of one process, and there are 2"):
+    with pytest.raises(ConfigError, match="profiling supports a single process; 2 were started"):
         training.fit(
             checkerboard(), recipe("bpr"), tmp_path / "run", device="cpu", ranks=Ranks(size=2), profile=Profile()
         )

@@ -10,7 +10,7 @@ from searched import GRID, RECIPE, Fake, goodness, planted
 
 from hmlet.config import Recipe
 from hmlet.errors import MissingExtra, TrainingError
-from hmlet.training.loop import Interrupted
+from hmlet.training.trainer import Interrupted
 from hmlet.tuning import LocalQueue, Objective, TrialRecord, best_trial, tune
 from hmlet.tuning.space import grid
 

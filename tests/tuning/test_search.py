@@ -21,7 +21,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
 from hmlet.models import MODELS
-from hmlet.training.loop import Interrupted
+from hmlet.training.trainer import Interrupted
 from hmlet.tuning import Objective, Range, Space, backend, load_space, tune
 from hmlet.tuning.search import Search, plan_entries
 from hmlet.tuning.study import StudyQueue
@@ -172,7 +172,7 @@ def test_an_interrupted_search_goes_on_where_it_was(fake: Fake, tmp_path: Path, 
     with pytest.raises(type(interrupt)) as caught:
         tune(planted(), RECIPE, GRID, tmp_path)
     if isinstance(caught.value, Interrupted):  # the search goes on, not the one training in it
-        assert caught.value.hint == f"go on with the same hmlet tune … --out {tmp_path}"
+        assert caught.value.hint == f"go on with the same `hmlet.tune(…, out={tmp_path})`"
     stopped = fake.calls[-1]
     tune(planted(), RECIPE, GRID, tmp_path)
     assert points(tmp_path) == PRODUCT

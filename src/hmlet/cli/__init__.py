@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from hmlet.cli import (
+from hmlet.cli import (  # noqa: F401 - commands register themselves when they are imported
     analyze,
     board,
     compare,
@@ -31,6 +31,8 @@ from hmlet.cli import (
 )
 from hmlet.cli.console import (
     app,
+    do_without,
+    in_shell,
     print_line,
     remarks,
     report_error,
@@ -44,24 +46,6 @@ from hmlet.system.stopping import end_when_told
 from hmlet.version import VERSION
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
-_COMMANDS = (
-    analyze,
-    board,
-    compare,
-    doctor,
-    evaluate,
-    finish,
-    leaderboard,
-    models,
-    plan,
-    recommend,
-    report,
-    reproduce,
-    serve,
-    train,
-    try_file,
-    tune,
-)  # they register themselves when they are imported
 GRACE = 3.0  # seconds
 _ON_RANKS = ("train", "export")  # the commands that several processes can share
 
@@ -86,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         _require_one_process(arguments)
-        with remarks():
+        with in_shell(), remarks():
             return _call(arguments)
     except HmletError as error:
         _report(error)
@@ -181,6 +165,7 @@ def run() -> None:
     settle_streams()
     end_when_told(say_stopped)
     wait_without_spinning()
+    do_without("pandas")  # pyarrow would load it, and no command needs it
     status = main()
     try:
         sys.stderr.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ from hmlet.errors import ConfigError
 
 if TYPE_CHECKING:
     from hmlet import Run
+    from hmlet.api import MeasuredRun
 
 
 @app.command()
@@ -140,7 +141,7 @@ def _worth(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {metrics[name]:.4f}" for name in ("ndcg", "recall", "precision"))
 
 
-def _print_profile(measured: dict[str, Any]) -> None:
+def _print_profile(measured: MeasuredRun) -> None:
     """Two tables: the run by phase, and a step by part beside its floor."""
     print_line()
     total = measured["seconds"]

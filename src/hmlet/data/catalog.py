@@ -28,6 +28,7 @@ from hmlet.data.record import DATASET_VERSION, Provenance, is_prepared, read_rec
 from hmlet.data.text import open_text
 from hmlet.errors import DataError
 from hmlet.system.progress import Advance, silent
+from hmlet.system.spelling import option
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
@@ -54,6 +55,7 @@ class NamedSet:
     files: tuple[PartFile, ...] = ()  # in the order of the parts
     embedded: str | None = None  # a Parquet file in `EMBEDDED`, split when it is loaded
     core: int = 0  # the k-core that the embedded interactions are filtered to
+    train: int = 0  # training pairs of an embedded set
 
     @property
     def public(self) -> bool:
@@ -121,9 +123,7 @@ def counts(data: Dataset | Path | str) -> tuple[int, int, int] | None:
             record = read_record(path) if is_prepared(path) else None
             return None if record is None else (record.users, record.items, record.train)
         named = find(str(data))
-        if named.files:
-            return named.users, named.items, named.files[0].pairs
-        data = load_named(named.name)
+        return named.users, named.items, named.train or named.files[0].pairs
     return data.n_users, data.n_items, data.count("train")
 
 
@@ -213,7 +213,7 @@ def _obtain(named: NamedSet, part: PartFile, raw: Path, mirror: str | None, adva
     if not mirror and part.home is None:
         raise DataError(
             f"{named.name} has no public home",
-            "pass --mirror or set HMLET_DATA_MIRROR to a directory or URL that has it",
+            f"pass {option('mirror')} or set HMLET_DATA_MIRROR to a directory or URL that has it",
         )
     target = raw / part.file
     home = f"{mirror.rstrip('/')}/{named.name}" if mirror else part.home
@@ -229,13 +229,13 @@ def _check(part: PartFile, pairs: Adjacency, path: Path) -> None:
     )
     if len(key) != part.pairs:
         raise DataError(
-            f"{path} has {len(key)} distinct pairs, not {part.pairs}", "fetch it again or give another --mirror"
+            f"{path} has {len(key)} distinct pairs, not {part.pairs}", "fetch it again or give another mirror"
         )
     wrong = f"{path} has the right number of pairs, but not the right ones"
     if part.pairs_sha256 and hash_pairs(key) != part.pairs_sha256:
-        raise DataError(wrong, "fetch it again or give another --mirror")
+        raise DataError(wrong, "fetch it again or give another mirror")
     if part.file_sha256 and sha256(path) != part.file_sha256:
-        raise DataError(wrong, "fetch it again or give another --mirror")
+        raise DataError(wrong, "fetch it again or give another mirror")
 
 
 def hash_pairs(key: npt.NDArray[np.int64]) -> str:
@@ -249,11 +249,11 @@ def _assemble(named: NamedSet, parts: list[Adjacency]) -> Dataset:
     number = np.repeat(np.arange(len(parts), dtype=np.uint8), [len(part.user) for part in parts])
     user, item, split, _ = merge(user, item, number, None, len(items))
     if np.any((np.diff(user) == 0) & (np.diff(item) == 0)):
-        raise DataError(f"the parts of {named.name} share pairs", "fetch it again or give another --mirror")
+        raise DataError(f"the parts of {named.name} share pairs", "fetch it again or give another mirror")
     if (len(users), len(items)) != (named.users, named.items):
         raise DataError(
             f"{named.name} has {len(users)} users and {len(items)} items, not {named.users} and {named.items}",
-            "fetch it again or give another --mirror",
+            "fetch it again or give another mirror",
         )
     assert split is not None
     provenance = Provenance(named_set=named.name, rows=len(number), duplicates=len(number) - len(user), split="files")

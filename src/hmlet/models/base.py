@@ -43,6 +43,7 @@ class ModelConfig(Section):
     splits: ClassVar[bool] = True  # whether ranks can share its columns
     step_share: ClassVar[float] = 0.25  # of the default rule's step size: dense layers and narrow sums bear less
     propagates: ClassVar[bool] = False  # whether its layers are made by products with Â
+    if_memory_is_short: ClassVar[str] = ""  # what to do about it, in words
 
     if TYPE_CHECKING:  # each model declares its own names, last among its fields
         name: str
@@ -102,6 +103,8 @@ class ModelConfig(Section):
 class EmbeddingConfig(ModelConfig):
     """What every model that learns an embedding for each node has."""
 
+    if_memory_is_short: ClassVar[str] = "lower model.embedding_size"
+
     embedding_size: PositiveInt = 64
     """D, the length of a node's embedding."""
     initial_deviation: PositiveFloat = 0.1
@@ -122,6 +125,7 @@ class GraphModelConfig(EmbeddingConfig):
     """What every model that propagates over the graph has."""
 
     propagates: ClassVar[bool] = True
+    if_memory_is_short: ClassVar[str] = "lower model.embedding_size or model.layers"
 
     layers: Depth = 4
     """K, how many times embeddings are propagated."""

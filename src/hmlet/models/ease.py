@@ -16,7 +16,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from hmlet.models.item_item import ItemItem, ItemItemConfig, blocks
+from hmlet.models.item_item import TRUNCATED_TO, ItemItem, ItemItemConfig, blocks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -26,6 +26,9 @@ class EASEConfig(ItemItemConfig):
     """EASE: a linear autoencoder without a diagonal, in closed form."""
 
     family: ClassVar[str] = "ease"
+    if_memory_is_short: ClassVar[str] = (
+        f"use itemknn or gf-cf, which invert no matrix, or set model.neighbours={TRUNCATED_TO}"
+    )
     name: Literal["ease"] = "ease"
     regularization: PositiveFloat = 5.0
     """λ, in units of the mean number of interactions of an item."""

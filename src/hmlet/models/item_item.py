@@ -39,6 +39,7 @@ class ItemItemConfig(ModelConfig):
     solved: ClassVar[bool] = True
     losses: ClassVar[tuple[str, ...] | None] = ()
     splits: ClassVar[bool] = False
+    if_memory_is_short: ClassVar[str] = f"keep fewer weights of each item with model.neighbours={TRUNCATED_TO}"
 
     neighbours: Annotated[int, Field(ge=0)] = 0
     """T, how many weights of an item are kept, the largest ones; 0 keeps all up to 16,384 items and 500 beyond."""

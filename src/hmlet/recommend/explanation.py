@@ -11,24 +11,18 @@ An item-item model has one layer, and its items' parts are weights that add up t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 import torch
 
-from hmlet.data import Dataset, Vocabulary
+from hmlet.data import Dataset
 from hmlet.data.interactions import Id
 from hmlet.recommend.foldin import FoldIn
 from hmlet.recommend.histories import HistoryFold
+from hmlet.recommend.naming import NamedItem, named_item
 
 MOST_NAMED = 3  # items that the sentence names
-
-
-class NamedItem(TypedDict):
-    """An item by its own id, with its name if the data set has names."""
-
-    item: Id
-    name: NotRequired[str | None]
 
 
 class Carrier(NamedItem):
@@ -89,21 +83,15 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
         layers, gates = _by_layer(fold, user, item), _gates(fold, user, item)
     parts: Parts = {
         "user": data.users.id(user),
-        **_named(data.items, item),
+        **named_item(data.items, item),
         "score": score,
         "seen": bool(np.isin(item, fold.own_items(user))),
         "layers": layers,
         "gates": gates,
-        "carried_by": [{**_named(data.items, at), "contribution": part} for at, part in carried],
+        "carried_by": [{**named_item(data.items, at), "contribution": part} for at, part in carried],
         "remainder": remainder,
     }
     return {**parts, "sentence": sentence(parts)}
-
-
-def _named(items: Vocabulary, index: int) -> NamedItem:
-    if items.names is None:
-        return {"item": items.id(index)}
-    return {"item": items.id(index), "name": items.name(index)}
 
 
 def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import numpy as np
@@ -17,34 +16,22 @@ from hmlet.graph import training_graph
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.ranking.scoring import Histories
 from hmlet.ranking.top_k import NO_ITEM, Ranked, allowed_items, similar, similar_histories, top_k
-from hmlet.recommend import export
 from hmlet.recommend.explanation import Explanation, explanation
 from hmlet.recommend.foldin import FoldIn
 from hmlet.recommend.histories import HistoryFold
+from hmlet.recommend.naming import NamedItem, NamedUser, named_item, named_user
 from hmlet.runs.finished import FinishedRun
-from hmlet.system.progress import Advance, silent
-from hmlet.system.ranks import ALONE, Ranks
 
 
-class Named(TypedDict):
-    """A readable name, if the data set has names."""
-
-    name: NotRequired[str | None]
-
-
-class ScoredItem(TypedDict):
+class ScoredItem(NamedItem):
     """An item and its score."""
 
-    item: Id
-    name: NotRequired[str | None]
     score: float
 
 
-class ScoredUser(TypedDict):
+class ScoredUser(NamedUser):
     """A user and how similar they are."""
 
-    user: Id
-    name: NotRequired[str | None]
     score: float
 
 
@@ -69,7 +56,7 @@ class Recommender(FinishedRun):
     ) -> list[Recommendation]:
         """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
         indices = self.data.users.indices(users).astype(np.int64)
-        seen, allowed_I = seen_items(self.data, mask), self._allowed(allow, deny)
+        seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
         answers: list[Recommendation] = []
         for block, ranked in rank_blocks(*self.scored, indices, k, seen, allowed_I):
             for user, items in zip(block, self._items(ranked), strict=True):
@@ -89,7 +76,7 @@ class Recommender(FinishedRun):
         newcomers = self.fold_in.users(lists)
         rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
         own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
-        ranked = top_k(newcomers, self.scored[1], k, own, self._allowed(allow, deny))
+        ranked = top_k(newcomers, self.scored[1], k, own, self.allowed(allow, deny))
         return [{"items": items} for items in self._items(ranked)]
 
     def similar_items(self, item: Id, k: int = 20) -> list[ScoredItem]:
@@ -110,31 +97,12 @@ class Recommender(FinishedRun):
         users, everyone = self.data.users, self.scored[0]
         nearest = similar_histories if isinstance(everyone, Histories) else similar
         ((indices, scores),) = _filled(nearest(everyone, _row(users, user), k))
-        return [
-            {"user": users.id(at), **_name(users, at), "score": score}
-            for at, score in zip(indices, scores, strict=True)
-        ]
+        return [{**named_user(users, at), "score": score} for at, score in zip(indices, scores, strict=True)]
 
     def explain(self, user: Id, item: Id) -> Explanation:
         """Why an item is recommended to a user: the score by layer, the gates' choices, the items that carried it."""
         (at_user,), (at_item,) = self.data.users.indices([user]), self.data.items.indices([item])
         return explanation(self.fold_in, self.data, int(at_user), int(at_item))
-
-    def export(
-        self,
-        out: Path | str,
-        k: int = 20,
-        users: Iterable[Id] | None = None,
-        mask: str = KNOWN,
-        *,
-        allow: Iterable[Id] | None = None,
-        deny: Iterable[Id] | None = None,
-        advance: Advance = silent,
-        ranks: Ranks = ALONE,
-    ) -> int:
-        """Write the top-k of users (all of them by default) to a .parquet, .csv or .jsonl file; returns its rows."""
-        chosen = None if users is None else self.data.users.indices(users).astype(np.int64)
-        return export.export(self, out, k, chosen, mask, self._allowed(allow, deny), advance, ranks)
 
     @cached_property
     def fold_in(self) -> FoldIn | HistoryFold:
@@ -144,7 +112,8 @@ class Recommender(FinishedRun):
             return HistoryFold(training_graph(self.data), scorer)
         return FoldIn.open(self.directory, self.data)
 
-    def _allowed(self, allow: Iterable[Id] | None, deny: Iterable[Id] | None) -> Tensor | None:
+    def allowed(self, allow: Iterable[Id] | None, deny: Iterable[Id] | None) -> Tensor | None:
+        """Which items may be recommended, from lists of ids; None is all."""
         chosen = [None if ids is None else self.data.items.indices(ids).astype(np.int64) for ids in (allow, deny)]
         return allowed_items(self.data.n_items, *chosen)
 
@@ -154,13 +123,7 @@ class Recommender(FinishedRun):
 
 def scored_items(items: Vocabulary, indices: Sequence[int], scores: Sequence[float]) -> list[ScoredItem]:
     """Items by their own ids, with their names if there are any, and their scores."""
-    return [
-        {"item": items.id(at), **_name(items, at), "score": score} for at, score in zip(indices, scores, strict=True)
-    ]
-
-
-def _name(vocabulary: Vocabulary, index: int) -> Named:
-    return {} if vocabulary.names is None else {"name": vocabulary.name(index)}
+    return [{**named_item(items, at), "score": score} for at, score in zip(indices, scores, strict=True)]
 
 
 def _row(vocabulary: Vocabulary, wanted: Id) -> Tensor:

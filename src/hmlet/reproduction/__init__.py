@@ -21,7 +21,8 @@ from hmlet.reproduction.sheets import cost_sheet, sheets
 from hmlet.reproduction.tables import Tables
 from hmlet.system.files import put
 from hmlet.system.progress import Advance, Progress, hidden
-from hmlet.training.loop import Interrupted
+from hmlet.system.spelling import option
+from hmlet.training.trainer import Interrupted
 
 __all__ = [
     "Choice",
@@ -167,7 +168,7 @@ def search_recipes(
     its own. `packed` is rewritten after each trial.
     """
     if minutes is not None and minutes <= 0:
-        raise ConfigError(f"--minutes {minutes:g} is not positive", "use --minutes 9, say")
+        raise ConfigError(f"{option('minutes', minutes)} is not positive", f"use {option('minutes', 9)}, say")
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     out = Path(out)
     with progress("searching") as advance:

@@ -40,6 +40,7 @@ from hmlet.reproduction.records import (
 from hmlet.runs.directory import RunDirectory, keep_only
 from hmlet.runs.locking import locked
 from hmlet.runs.record import RECORD, Hardware
+from hmlet.system.spelling import option
 from hmlet.training.loop import choose_device, fit
 
 EXACT_ON_CPU = 20_000  # nodes up to which exact betweenness takes seconds there
@@ -98,7 +99,7 @@ def run_campaign(
     first one there is always tried. `packed` is rewritten after each run with what this call has recorded.
     """
     if minutes is not None and minutes <= 0:
-        raise ConfigError(f"--minutes {minutes:g} is not positive", "use --minutes 9, say")
+        raise ConfigError(f"{option('minutes', minutes)} is not positive", f"use {option('minutes', 9)}, say")
     campaign = _Campaign(data, out, choose_device(device), keep, listener)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     outcome = Outcome()

@@ -13,6 +13,7 @@ from hmlet.errors import DataError
 from hmlet.reproduction.plan import Choice, Planned
 from hmlet.reproduction.records import Records
 from hmlet.system.progress import Progress, hidden
+from hmlet.system.spelling import option
 
 DEFAULT_DATA = "debian"
 DEFAULT_TABLES = ("main",)
@@ -40,7 +41,9 @@ def choose(
     for each, choice in asked:
         data = load_distinct(each, progress)
         if data.name in loaded:  # their records would lie in one folder
-            raise DataError(f"two data sets are called {data.name}", "reproduce them apart, each with its own --out")
+            raise DataError(
+                f"two data sets are called {data.name}", f"reproduce them apart, each with its own {option('out')}"
+            )
         choices.append(replace(choice, dataset=data.name))
         loaded[data.name] = data
     return choices, loaded

@@ -12,6 +12,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
 from hmlet.reproduction.cells import CAMPAIGN, OURS, TABLES, Cell, preset
+from hmlet.system.spelling import option
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Choice:
             if model not in MODELS:
                 raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
         if self.seeds is not None and self.seeds < 1:
-            raise ConfigError(f"--seeds {self.seeds} is not positive", "use --seeds 1, say")
+            raise ConfigError(f"{option('seeds', self.seeds)} is not positive", f"use {option('seeds', 1)}, say")
 
     @property
     def recipes(self) -> str:

@@ -19,6 +19,7 @@ from hmlet.reproduction.plan import Choice, folder
 from hmlet.reproduction.records import SEARCH_FOLDER
 from hmlet.reproduction.search_file import SearchFile
 from hmlet.runs.record import Hardware
+from hmlet.system.spelling import option
 from hmlet.training.loop import choose_device
 from hmlet.tuning import LocalQueue, Objective, TrialRecord, draw, load_space
 from hmlet.tuning.space import as_json
@@ -63,7 +64,7 @@ def search(
     own. A trial does not begin after `deadline` (time.monotonic).
     """
     if trials < 1:
-        raise ConfigError(f"--search {trials} is not positive", "use --search 8, say")
+        raise ConfigError(f"{option('search', trials)} is not positive", f"use {option('search', 8)}, say")
     searches = [_Search(choice, name, data, out, trials, space, device) for name in searched_models(choice)]
     for number in range(trials):
         for each in searches:

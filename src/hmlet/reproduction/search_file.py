@@ -13,7 +13,8 @@ from hmlet.config import Recipe
 from hmlet.errors import ConfigError
 from hmlet.reproduction.records import SEARCH_FOLDER
 from hmlet.system.files import put
-from hmlet.training.loop import SELECTION
+from hmlet.system.spelling import option
+from hmlet.training.trainer import SELECTION
 from hmlet.tuning import TrialRecord, best_trial
 from hmlet.tuning.trial import Trained
 
@@ -69,7 +70,7 @@ class SearchFile:
         }
         for key, agrees in same.items():
             if not agrees:
-                raise ConfigError(f"{path} is a search with another {key}", "choose another --out")
+                raise ConfigError(f"{path} is a search with another {key}", f"choose another {option('out')}")
 
     def write(self, path: Path) -> None:
         content = {

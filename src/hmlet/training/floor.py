@@ -23,7 +23,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -69,21 +69,36 @@ def step_parts(recipe: Recipe, n_nodes: int, n_edges: int, storage: int = FLOAT,
     return [*parts, Part("optimizer", moved=moved)]
 
 
-def by_part(parts: Sequence[Part], rates: Rates) -> dict[str, dict[str, Any]]:
-    """Each name's parts together: seconds, bytes, operations and what most of its time waits for."""
-    table: dict[str, dict[str, Any]] = {}
-    waits: dict[str, dict[str, float]] = {}
+class PartFloor(TypedDict):
+    """The least that all parts of one name need together; a name without any has only 0 seconds."""
+
+    floor_seconds: float
+    moved: NotRequired[float]  # bytes
+    gathered: NotRequired[float]  # bytes
+    operations: NotRequired[float]
+    bound: NotRequired[str]  # what most of the time waits for
+
+
+def by_part(parts: Sequence[Part], rates: Rates) -> dict[str, PartFloor]:
+    """Each name's parts together."""
+    named: dict[str, list[Part]] = {}
     for part in parts:
-        row = table.setdefault(part.name, {"floor_seconds": 0.0, "moved": 0.0, "gathered": 0.0, "operations": 0.0})
-        for key in ("moved", "gathered", "operations"):
-            row[key] += getattr(part, key)
-        seconds, bound = part.seconds(rates), part.bound(rates)
-        row["floor_seconds"] += seconds
-        waits.setdefault(part.name, {}).setdefault(bound, 0.0)
-        waits[part.name][bound] += seconds
-    for name, times in waits.items():
-        table[name]["bound"] = max(times, key=lambda bound: times[bound])
-    return table
+        named.setdefault(part.name, []).append(part)
+    return {name: _together(own, rates) for name, own in named.items()}
+
+
+def _together(parts: Sequence[Part], rates: Rates) -> PartFloor:
+    waits: dict[str, float] = {}
+    for part in parts:
+        bound = part.bound(rates)
+        waits[bound] = waits.get(bound, 0.0) + part.seconds(rates)
+    return {
+        "floor_seconds": sum(waits.values()),
+        "moved": sum(part.moved for part in parts),
+        "gathered": sum(part.gathered for part in parts),
+        "operations": sum(part.operations for part in parts),
+        "bound": max(waits, key=lambda bound: waits[bound]),
+    }
 
 
 def floor_seconds(parts: Sequence[Part], rates: Rates) -> float:

@@ -13,9 +13,10 @@ import torch
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset, Interactions, Vocabulary
-from hmlet.errors import ConfigError
+from hmlet.errors import TooLittleTime
 from hmlet.losses import build_loss
 from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.spelling import option, override
 from hmlet.system.units import duration
 from hmlet.training.learner import Learner
 
@@ -174,10 +175,10 @@ def within_budget(recipe: Recipe, pace: Pace, per_epoch: int, seconds: float) ->
         if pace.total(shorter, per_epoch) <= usable:
             return shorter
     needed = pace.total(shortened(recipe, 1), per_epoch) / (1 - RESERVE)
-    raise ConfigError(
+    raise TooLittleTime(
         f"the budget is too small: one epoch takes {duration(needed)} with everything around it, and"
         f" {duration(max(seconds, 0.0))} are left",
-        "raise --minutes, or make the model smaller with --set model.embedding_size=32",
+        f"raise {option('minutes')}, or make the model smaller with {override('model.embedding_size=32')}",
     )
 
 

@@ -25,15 +25,17 @@ from hmlet.graph import Graph
 from hmlet.graph.kernels import Operator, plan_operator, standing_for
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.losses import build_loss
-from hmlet.models import NOISE_FREE, Model, build
+from hmlet.models import NOISE_FREE, Model, ModelConfig, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.spelling import option, override
 from hmlet.system.units import readable
 from hmlet.training.steps import batch_loss, deterministic
 
 META = torch.device("meta")
+PLENTY = 200  # times e⁰, a batch and the edges is far more than any training takes
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Change:
     """Something else to ask for, and the peak that a rank would then have."""
 
-    what: str  # as it stands on the command line
+    what: str  # as a message names it
     total: int
 
     def as_json(self) -> dict[str, Any]:
@@ -241,7 +243,7 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         if at == len(attempts):
             return []
         settings, ranks = attempts[at]
-        words = [f"--set {setting}" for setting in settings] + [f"--devices {ranks}"] * (ranks != size)
+        words = [override(*settings)] * bool(settings) + [option("devices", ranks)] * (ranks != size)
         return [Change(" ".join(words), plan(settings, ranks))]
 
     def together(settings: list[str]) -> list[Change]:
@@ -276,11 +278,21 @@ def free_memory(device: torch.device) -> int:
     return 1 << 62
 
 
-def require_memory(plan: MemoryPlan, device: torch.device) -> None:
+def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:
+    """Whether a training by gradient is so small beside the free memory that it needs no plan.
+
+    A plan takes a second or two, because PyTorch first has to load what works on tensors without memory.
+    """
+    tables = 4 * (sizes.nodes + recipe.train.batch_size) * recipe.model.columns
+    return not recipe.model.solved and PLENTY * (tables + sizes.edges) < free_memory(device)
+
+
+def require_memory(plan: MemoryPlan, device: torch.device, model: ModelConfig) -> None:
     """Refuse a training that cannot fit, before anything is written."""
     free = free_memory(device)
     if plan.total > free:
         raise OutOfMemory(
             f"training needs about {readable(plan.total)} on {device}, and {readable(free)} is free",
-            "lower model.embedding_size or model.layers, or use a device with more memory; hmlet plan says what fits",
+            ", or ".join(filter(None, [model.if_memory_is_short, "use a device with more memory"]))
+            + "; hmlet plan says what fits",
         )

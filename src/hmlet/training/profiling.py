@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -20,17 +20,48 @@ from torch.profiler import ProfilerActivity
 
 from hmlet.config import Recipe
 from hmlet.graph.kernels.parts import PREFIX, Part
-from hmlet.training.floor import by_part, floor_seconds, measure, step_parts
+from hmlet.training.floor import PartFloor, by_part, floor_seconds, measure, step_parts
 from hmlet.training.steps import GradientSteps, Steps
 
+PROFILE = "profile.json"
 WARM_UP = 10  # steps before anything is measured: libraries choose algorithms, kernels are compiled, a graph captured
 MEASURED = 20  # steps whose wall time is taken, and as many that are recorded
 SUMS: Part = "sums of gradients"
 OTHER, IDLE = "other", "between operations"
+NO_FLOOR: PartFloor = {"floor_seconds": 0.0}
 
 BACKWARD = 1  # PyTorch's RecordScope of a node's own backward pass
 # Autograd's event around a node's backward pass. Beside that pass, it adds up the gradients of several users.
 ENGINE = "autograd::engine::evaluate_function"
+
+
+class MeasuredPart(PartFloor):
+    """A part of a step beside its floor."""
+
+    part: str
+    seconds: float | None  # None if none was recorded
+
+
+class MeasuredStep(TypedDict):
+    """A step by part. `seconds` is the median of the timed steps; None if none was timed."""
+
+    timed: int
+    recorded: int
+    steps_per_epoch: int
+    gates_frozen: bool
+    seconds: float | None
+    floor_seconds: float
+    share_of_floor: float | None
+    parts: list[MeasuredPart]
+    rates: dict[str, float]
+
+
+class MeasuredRun(TypedDict):
+    """The content of profile.json; a model that is solved takes no step."""
+
+    seconds: float
+    phases: dict[str, float]
+    step: NotRequired[MeasuredStep]
 
 
 class Unwatched:
@@ -81,10 +112,12 @@ class Profile:
         self.watched = WatchedSteps(steps, self.phase)
         return self.watched
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> MeasuredRun:
         """What profile.json holds. Measures the device's rates, so it is asked for once, when the training is over."""
-        found: dict[str, Any] = {"seconds": sum(self.phases.values()), "phases": dict(self.phases)}
-        return found if self.watched is None else found | {"step": self.watched.as_json()}
+        found: MeasuredRun = {"seconds": sum(self.phases.values()), "phases": dict(self.phases)}
+        if self.watched is not None:
+            found["step"] = self.watched.as_json()
+        return found
 
 
 class WatchedSteps:
@@ -157,7 +190,7 @@ class WatchedSteps:
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.steps.load(tensors)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> MeasuredStep:
         """A step's median seconds, its parts, its floor, and the rates behind that."""
         recipe, operator, device = self.steps.recipe, self.steps.operator, self.steps.device
         storage = operator.storage or torch.float32
@@ -179,7 +212,7 @@ class WatchedSteps:
             "floor_seconds": least,
             "share_of_floor": least / seconds if seconds else None,
             "parts": [
-                {"part": name, "seconds": measured.get(name), **floor.get(name, {"floor_seconds": 0.0})}
+                {"part": name, "seconds": measured.get(name), **floor.get(name, NO_FLOOR)}
                 for name in sorted({*measured, *floor}, key=lambda name: -measured.get(name, 0.0))
             ],
             "rates": rates.as_json(),

@@ -168,7 +168,7 @@ class GradientSteps:
             self.graph, self.eager_steps = None, 0
 
     def _step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss = self.batch_loss()
         self.broken.copy_(torch.maximum(self.broken, (~loss.detach().isfinite()).float()))
         loss.backward(self.share)  # type: ignore[no-untyped-call]
@@ -181,7 +181,7 @@ class GradientSteps:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         with torch.cuda.graph(graph):
             self._step()
         self.graph = graph
@@ -201,12 +201,12 @@ class GradientSteps:
             for weight in weights:
                 weight.requires_grad_(trained)
             began = time.perf_counter()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             self.batch_loss().backward(self.share)  # type: ignore[no-untyped-call]
             times[trained].append(time.perf_counter() - began)
         for weight in weights:
             weight.requires_grad_(False)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.generator.set_state(drawn)
         with torch.no_grad():
             for buffer, before in buffers:
@@ -217,7 +217,7 @@ class GradientSteps:
         if self.broken:
             raise TrainingError(
                 f"the loss became non-finite in epoch {self.at[0] + 1}, at batch {self.at[1] + 1} or shortly before",
-                "lower train.learning_rate; the last good checkpoint is kept, and --resume starts from it",
+                "lower train.learning_rate, or resume from the last good checkpoint, which is kept",
             )
 
     def batch_loss(self) -> Tensor:

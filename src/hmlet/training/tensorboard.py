@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hmlet.errors import MissingExtra
-from hmlet.training.loop import EpochEvent, Listener
+from hmlet.system.spelling import option
+from hmlet.training.trainer import EpochEvent, Listener
 
 
 @contextmanager
@@ -17,7 +18,7 @@ def tensorboard_events(directory: Path | str) -> Iterator[Listener]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise MissingExtra("--tensorboard", "tensorboard", "tensorboard") from error
+        raise MissingExtra(option("tensorboard"), "tensorboard", "tensorboard") from error
     writer: Any = SummaryWriter(str(directory))
 
     def listen(event: EpochEvent) -> None:

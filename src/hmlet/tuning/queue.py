@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hmlet.errors import HmletError, MissingExtra
-from hmlet.training.loop import Interrupted
+from hmlet.training.trainer import Interrupted
 from hmlet.tuning.space import Point
 from hmlet.tuning.trial import Task, Trained, TrialRecord
 

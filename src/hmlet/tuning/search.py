@@ -13,7 +13,8 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, TrainingError
 from hmlet.runs.directory import keep_only
 from hmlet.system.files import put
-from hmlet.training.loop import Interrupted
+from hmlet.system.spelling import call, option
+from hmlet.training.trainer import Interrupted
 from hmlet.tuning import backend
 from hmlet.tuning.backend import Pruning, Sampler
 from hmlet.tuning.queue import Queue
@@ -85,7 +86,7 @@ def plan_entries(objective: Objective, space: Space, sampler: str, trials: int |
     if sampler not in get_args(Sampler):
         raise ConfigError(f"there is no sampler {sampler!r}", f"use {', '.join(get_args(Sampler))}")
     if trials is not None and trials < 1:
-        raise ConfigError(f"trials = {trials} is not positive", "use --trials 20, say")
+        raise ConfigError(f"trials = {trials} is not positive", f"use {option('trials', 20)}, say")
     objective.check(space)
     if sampler != "grid":
         return [{} for _ in range(trials or DRAWN_TRIALS)]
@@ -109,7 +110,7 @@ class Search:
             while self.queue.take(self.objective.train):
                 self.write()
         except Interrupted as stop:
-            raise Interrupted(stop.message, f"go on with the same hmlet tune … --out {self.out}") from stop
+            raise Interrupted(stop.message, f"go on with the same {call('tune', out=self.out)}") from stop
         return self._finish()
 
     def write(self) -> list[TrialRecord]:
@@ -136,6 +137,6 @@ class Search:
             reasons = [record.error for record in records if record.error]
             raise TrainingError(
                 f"none of {len(records)} trials finished; the first said: {reasons[0] if reasons else 'nothing'}",
-                "correct that, then choose another --out",
+                f"correct that, then choose another {option('out')}",
             )
         return Tuning(self.out, best, self.objective.recipe(best.params), tuple(records))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from hmlet.config import Recipe, differences
 from hmlet.errors import ConfigError, HmletError
-from hmlet.training.loop import Interrupted, StopTraining
+from hmlet.system.spelling import option
+from hmlet.training.trainer import Interrupted, StopTraining
 from hmlet.tuning import backend
 from hmlet.tuning.queue import Train
 from hmlet.tuning.space import Point, Range, Space, as_json
@@ -63,7 +64,9 @@ class StudyQueue:
             before, now = _compared(key, study.user_attrs.get(key, value)), _compared(key, value)
             if before != now:
                 words = differences(before, now)
-                raise ConfigError(f"{out} holds a search with another {key}: {words}", "choose another --out")
+                raise ConfigError(
+                    f"{out} holds a search with another {key}: {words}", f"choose another {option('out')}"
+                )
             study.set_user_attr(key, value)
         return cls(study, space, out)
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError
-from hmlet.training.loop import SELECTION, fit
+from hmlet.training.loop import fit
+from hmlet.training.trainer import SELECTION
 from hmlet.tuning.space import Point, Range, Space
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
@@ -100,7 +101,9 @@ class Objective:
     def check(self, space: Space) -> None:
         """Refuse data without a validation part, and a key or value that no recipe has, before anything is trained."""
         if not self.data.count("valid"):
-            raise ConfigError(f"{self.data.name} has no validation part to choose by", "prepare it with a --split")
+            raise ConfigError(
+                f"{self.data.name} has no validation part to choose by", "prepare it with a split that has one"
+            )
         for key, values in space.items():
             for value in (values.low, values.high) if isinstance(values, Range) else values:
                 self.recipe({key: value})

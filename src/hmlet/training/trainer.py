@@ -1,0 +1,328 @@
+"""A model in training: the loop, its clock, its checkpoints, and the files of the finished run.
+
+What can be killed at any moment is the whole loop; what resume loads is LoopState and the tensors beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypedDict, cast
+
+import torch
+from torch import Tensor
+
+from hmlet.config import Recipe
+from hmlet.data import Dataset
+from hmlet.errors import HmletError
+from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from hmlet.runs.choices import GATES, gates_table, is_nonlinear
+from hmlet.runs.directory import Epoch, RunDirectory
+from hmlet.runs.record import RunRecord
+from hmlet.system.ranks import ALONE, Ranks
+from hmlet.system.spelling import call, option
+from hmlet.system.stopping import StopRequest
+from hmlet.system.units import duration
+from hmlet.training.forecast import WARM_UP, Forecast, saving_seconds
+from hmlet.training.learner import Learner
+from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
+from hmlet.training.steps import GradientSteps
+
+SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
+FORETOLD_AFTER = 5.0  # seconds until the time of the whole run is told
+RECONSIDERED = 60.0  # seconds between two looks at that time
+CHANGED = 1.25  # by how much it has to change to be told again
+LONG = 60.0  # seconds of training that are worth a rehearsal of what has not been timed yet
+
+
+class Best(TypedDict):
+    """The best validation so far; epoch 0 if there was none."""
+
+    epoch: int
+    ndcg: float
+
+
+class EpochEvent(Epoch):
+    """What a listener is told at the end of an epoch: its row of metrics.jsonl, and the progress of the training."""
+
+    epochs: int
+    best: Best
+    left: float  # seconds to the end, as far as that can be told; early stopping aside
+
+
+Listener = Callable[[EpochEvent], None]
+Tell = Callable[[str], None]
+"""What a training tells remarks to, such as how long it will take."""
+
+
+def untold(text: str) -> None:
+    """A remark that nobody wants to hear."""
+
+
+class StopTraining(Exception):
+    """Raised by a listener to end a training early, as pruning does; the run stays resumable."""
+
+
+class Interrupted(HmletError):
+    """A training that was asked to stop and saved itself."""
+
+    code = "interrupted"
+    exit_code = 130
+    of_all_ranks = True
+
+
+@dataclass
+class LoopState:
+    """Where the loop stands: all of it that is not a tensor, and what resume loads."""
+
+    step: int = 0
+    best_epoch: int = 0
+    best_value: float = -1.0
+    stale: int = 0  # evaluations since the best one
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Trainer(Learner):
+    """A model on its way: what the loop moves, saves and restores."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        recipe: Recipe,
+        device: torch.device,
+        run: RunDirectory,
+        watch: Profile | Unwatched = UNWATCHED,
+        ranks: Ranks = ALONE,
+        deadline: float | None = None,
+        tell: Tell = untold,
+    ) -> None:
+        super().__init__(data, recipe, device, watch, ranks)
+        self.run, self.deadline, self.tell = run, deadline, tell
+        self.state = LoopState()
+        self.best: dict[str, Tensor] = {}
+        self._stopped_by_time = False
+        self._saved_at = time.monotonic()
+        self._started_at = time.monotonic()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def loop(self, listener: Listener, request: StopRequest) -> None:
+        """Train until the epochs are done or validation has stopped improving."""
+        state, train = self.state, self.recipe.train
+        total = train.epochs * self.steps.per_epoch
+        self._foretell()
+        self.model.train()
+        while True:
+            epoch, within = divmod(state.step, self.steps.per_epoch)
+            if within == 0 and epoch > len(state.history):
+                listener(self._end_epoch(epoch))
+            if state.step >= total or (train.patience and state.stale >= train.patience):
+                break
+            if within == 0 and self._out_of_time():
+                self._stopped_by_time = True
+                break
+            late = time.monotonic() - self._saved_at >= train.checkpoint_seconds
+            asked, due = self.ranks.any(request.made, late)
+            if asked:
+                self.save()
+                raise Interrupted(
+                    f"stopped in epoch {epoch + 1}; everything is saved",
+                    f"go on in {self.run.path} with {option('resume', True)},"
+                    f" or keep its best model with {call('finish')}",
+                )
+            if due:
+                with self.watch.phase("saving"):
+                    self.save()
+            self.steps.take(state.step, epoch)
+            state.step += 1
+            self._tell_time()
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _foretell(self) -> None:
+        """Begin to time the training."""
+        self.forecast = Forecast(self.recipe, self.steps.per_epoch, self.state.step, saving_seconds(self))
+        self._warm_at = self.state.step + WARM_UP
+        self._tell_at = self._started_at + FORETOLD_AFTER
+        self._told: float | None = None
+
+    def _tell_time(self) -> None:
+        """Say how long the run will take, after a few seconds and when that has changed."""
+        if self.state.step == self._warm_at:
+            self.synchronize()
+            self.forecast.stretch(self.state.step)
+        if time.monotonic() < self._tell_at or self.state.step <= self._warm_at:
+            return
+        self.synchronize()
+        self.forecast.stretch(self.state.step)
+        if self.forecast.left() > LONG and self.ranks.size == 1:
+            self._rehearse()
+        spent = self.state.seconds + time.monotonic() - self._started_at
+        whole = spent + self.forecast.left()
+        if self._told is None or not 1 / CHANGED < whole / self._told < CHANGED:
+            sooner = "; early stopping may end it sooner" if self.recipe.train.patience and self.validates else ""
+            self.tell(f"this run takes about {duration(whole)}, {duration(spent)} so far{sooner}")
+            self._told = whole
+        self._tell_at = time.monotonic() + RECONSIDERED
+
+    def _rehearse(self) -> None:
+        """Time what the rest of a long training consists of and has not been seen yet; the model stays as it is."""
+        if self.validates and self.forecast.validation is None:
+            drawn = self.ranking_noise.get_state()
+            began = time.monotonic()
+            self.evaluate(1)
+            self.synchronize()
+            self.ranking_noise.set_state(drawn)
+            self.forecast.validated(time.monotonic() - began)
+        # A captured step cannot be rehearsed.
+        unseen = self.forecast.rests and self.forecast.slowdown is None
+        if unseen and isinstance(self.steps, GradientSteps) and not self.steps.on_cuda:
+            self.forecast.slowdown = self.steps.slowdown()
+            self.forecast.resume()
+
+    def _out_of_time(self) -> bool:
+        """Whether one more epoch would pass the deadline: the machine became slower than when epochs were chosen."""
+        if self.deadline is None or not self.state.history:
+            return False
+        epoch = self.state.seconds / len(self.state.history)
+        return self.ranks.any(time.monotonic() + epoch + self.forecast.saving > self.deadline)[0]
+
+    def _end_epoch(self, epoch: int) -> EpochEvent:
+        """Record a finished epoch, with an evaluation where one is due; returns what listeners are told."""
+        state, train = self.state, self.recipe.train
+        row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss()}
+        self.forecast.stretch(state.step)
+        due = epoch % train.validate_every == 0 or epoch == train.epochs
+        if due and self.validates:  # with nothing to validate on, the last epoch is the model
+            began = time.monotonic()
+            with self.watch.phase("validation"):
+                row |= self._validate(epoch)
+            self.forecast.validated(time.monotonic() - began)
+        state.seconds += time.monotonic() - self._started_at
+        self._started_at = time.monotonic()
+        row["seconds"] = round(state.seconds, 3)
+        state.history.append(row)
+        self.ranks.first(lambda: self.run.append_metrics(row))
+        best = Best(epoch=state.best_epoch, ndcg=state.best_value)
+        return cast("EpochEvent", {**row, "epochs": train.epochs, "best": best, "left": self.forecast.left()})
+
+    def _validate(self, epoch: int) -> dict[str, Any]:
+        evaluation, layers = self.evaluate(epoch)
+        value = evaluation.metrics[SELECTION]
+        if value > self.state.best_value:
+            self.state.best_value, self.state.best_epoch, self.state.stale = value, epoch, 0
+            self.best = {}  # after the last epoch the model itself is the best one
+            if epoch < self.recipe.train.epochs:
+                self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        else:
+            self.state.stale += 1
+        row: dict[str, Any] = {"valid": evaluation.metrics}
+        if layers.gates:
+            row["temperature"] = self.model.temperature(epoch - 1)
+            row["gate_share"] = {str(at): float(is_nonlinear(p).double().mean()) for at, p in layers.gates.items()}
+        return row
+
+    # -- saving and restoring -------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint from which the loop goes on exactly as it would have."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"steps.{name}": tensor for name, tensor in self.steps.tensors().items()}
+        tensors["ranking_noise"] = self.ranking_noise.get_state()
+        state = {**asdict(self.state), "seconds": self.state.seconds + time.monotonic() - self._started_at}
+        whole = self.ranks.hand_in(tensors, self.width, _is_split)
+        self.ranks.first(lambda: save_checkpoint(self.run, whole, state))
+        self._saved_at = time.monotonic()
+
+    def restore(self) -> None:
+        """Take up the last checkpoint, where there is one; metrics.jsonl goes back to what it says."""
+        tensors: dict[str, Tensor] = {}
+
+        def read() -> dict[str, Any] | None:
+            saved = load_checkpoint(self.run)
+            tensors.update(saved[0] if saved else {})
+            return saved[1] if saved else None
+
+        state = self.ranks.first(read)
+        if state is not None:
+            tensors = self.ranks.hand_out(tensors, _is_split)
+            self.state = LoopState(**state)
+            self.model.load_state_dict(_under("model.", tensors))
+            self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
+            self.steps.load(_under("steps.", tensors))
+            self.ranking_noise.set_state(tensors["ranking_noise"])
+        elif self.recipe.model.starts_spectrally:
+            with self.watch.phase("start"):
+                self.start()
+        self.ranks.first(self._write_metrics)
+
+    def _write_metrics(self) -> None:
+        self.run.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.state.history))
+
+    @torch.no_grad()
+    def finish(self, note: str = "") -> RunDirectory:
+        """Write the best model's factors, layers and gates, then the record that makes the run finished."""
+        epochs = max(1, len(self.state.history))  # where none is complete, it is the first
+        keep = extendable(self.recipe, epochs)
+        if keep:
+            self.save()
+        if not note and self._stopped_by_time:
+            note = f"the budget ended it after {epochs} of {self.recipe.train.epochs} epochs"
+        if self.best:
+            self.model.load_state_dict(self.best)
+        self.model.eval()
+        best_epoch = self.state.best_epoch or epochs
+        layers = self.finished(best_epoch)
+        if self.model.item_weights() is None:
+            own_NF = layers.factors().float()
+            users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
+            self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
+        self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)
+        if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
+            embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
+            self._write_tensors("layers.safetensors", embeddings, _all_split)
+        record = self.ranks.first(lambda: self._conclude(best_epoch, epochs, note, layers.gates).as_json())
+        self.run.record = RunRecord.model_validate(record)
+        if not keep:
+            self.ranks.first(lambda: self.run.remove(CHECKPOINT))
+        return self.run
+
+    def _write_tensors(self, name: str, tensors: dict[str, Tensor], is_split: Callable[[str, Tensor], bool]) -> None:
+        whole = self.ranks.hand_in(tensors, self.width, is_split)
+        self.ranks.first(lambda: self.run.write_tensors(name, whole))
+
+    def _conclude(self, best_epoch: int, epochs: int, note: str, gates: Mapping[int, Tensor]) -> RunRecord:
+        """Write all that is not a split tensor, the record last; returns the record."""
+        run, state = self.run, self.state
+        if gates:
+            run.write_table(GATES, gates_table(gates))
+        self._write_metrics()
+        valid = next((row["valid"] for row in state.history if row["epoch"] == best_epoch and "valid" in row), None)
+        run.record = run.record.concluded(best_epoch, epochs, valid, round(state.seconds, 3), note)
+        run.write_record()
+        return run.record
+
+
+def extendable(recipe: Recipe, epochs: int) -> bool:
+    """Whether a run that ended after so many epochs keeps its checkpoint, so that more epochs can follow.
+
+    Those of a cosine would follow a step size of nearly nothing, and whoever stopped early gains nothing by more.
+    """
+    return recipe.train.schedule == "constant" and not recipe.model.solved and epochs == recipe.train.epochs
+
+
+def _is_split(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a checkpoint or a model has a column for each of the embeddings': e⁰, and its optimizer's."""
+    return name.split(".")[-1] == "embedding" or (name.startswith("steps.adam.0.") and tensor.dim() == 2)
+
+
+def _all_split(name: str, tensor: Tensor) -> bool:
+    return True
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
