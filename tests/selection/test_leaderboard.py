@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +24,9 @@ from hmlet.cli import main
 from hmlet.errors import ConfigError, NothingHeldOut, RunError
 from hmlet.models import FLOOR, MODELS
 from hmlet.selection import Row, Scores, contest
+from hmlet.system.progress import Advance
+from hmlet.training import loop
+from hmlet.training.forecast import Pace
 
 NAMES = ["chance", "absent", "lightgcn"]
 
@@ -124,14 +130,19 @@ def test_the_command_prints_the_contract(
     assert "absent: failed: Absent needs a library" in shown.err
 
 
-def test_the_floor_is_always_there_and_the_cheapest_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_floor_is_always_there_and_who_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "FLOOR", "chance")
     found = contest.contestants(checkerboard(), ["hmlet-all", "lightgcn", "wrmf", "hmlet-all"], "cpu")
     assert [each.name for each in found] == ["chance", "wrmf", "lightgcn", "hmlet-all"]
     costs = [each.cost for each in found]
     assert costs == sorted(costs)
     assert costs[:2] == [0.0, 0.0]
-    assert len(contest.contestants(checkerboard(), [], "cpu")) == len(MODELS)
+    everyone = [each.name for each in contest.contestants(checkerboard(), [], "cpu")]
+    assert sorted(everyone) == sorted(MODELS)
+    trained = [name for name in everyone if not MODELS[name].Config.solved]
+    assert everyone[-len(trained) :] == trained
+    assert trained[:2] == ["lightgcn", "hmlet-end"]  # of the quick models, before others that are cheaper
+    assert trained[2] == "bpr"
 
 
 # -- time ---------------------------------------------------------------------------------------------------------
@@ -157,7 +168,7 @@ def test_a_model_that_needs_far_more_than_is_left_is_skipped(tmp_path: Path, mon
 
 
 def test_a_model_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last model may take all that is left; one before it, what its cost is of the rest. Solving is not cut."""
+    """The last model may take all that is left; a quick one before it three times its share. Solving is not cut."""
     given: dict[str, float | None] = {}
     real = contest.fit
 
@@ -166,13 +177,44 @@ def test_a_model_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.
         return real(data, recipe, out, deadline=deadline, **options)
 
     monkeypatch.setattr(contest, "fit", watched)
-    found = hmlet.leaderboard(checkerboard(), tmp_path / "out", models=["chance", "bpr", "lightgcn"], device="cpu")
+    models = ["chance", "lr-gccf", "lightgcn"]
+    found = hmlet.leaderboard(checkerboard(), tmp_path / "out", models=models, device="cpu")
     assert given["chance"] is None
-    costs = {each.name: each.cost for each in contest.contestants(checkerboard(), ["bpr", "lightgcn"], "cpu")}
-    share = costs["bpr"] / (costs["bpr"] + costs["lightgcn"])
-    assert given["bpr"] == pytest.approx(900 * max(share, contest.LEAST_OF_LEFT), rel=0.05)
-    assert given["lightgcn"] == pytest.approx(900, rel=0.1)
+    costs = {each.name: each.cost for each in contest.contestants(checkerboard(), models, "cpu")}
+    share = 3 * costs["lightgcn"] / (3 * costs["lightgcn"] + costs["lr-gccf"])
+    assert 0.5 < share < 0.9
+    assert given["lightgcn"] == pytest.approx(900 * share, rel=0.05)
+    assert given["lr-gccf"] == pytest.approx(900, rel=0.1)
     assert [row.note for row in found.ranked] == [""] * len(found.ranked)
+
+
+def test_a_model_is_shortened_before_it_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take a second each, as far as budgets go: 900 s do not hold both schedules, and hold epochs of both."""
+    pace = Pace(0.0, 1.0, 1.0, 0.0, 0.0)
+    monkeypatch.setattr(loop, "measure_pace", lambda *arguments: (pace, 8))
+    models = ["lightgcn", "lr-gccf"]
+    board = hmlet.leaderboard(checkerboard(), tmp_path / "out", models=models, device="cpu")
+    for name in models:
+        assert re.fullmatch(r"shortened to \d+ of \d+ epochs", by_name(board)[name].note), name
+    monkeypatch.setattr(loop, "measure_pace", lambda *arguments: (replace(pace, step=1e6, resting=1e6), 8))
+    board = hmlet.leaderboard(checkerboard(), tmp_path / "none", models=["lightgcn"], device="cpu")
+    assert (
+        by_name(board)["lightgcn"].note == "skipped: not enough time left for an epoch; run the command again to add it"
+    )
+
+
+def test_remarks_of_a_training_are_progress(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shown: list[tuple[float, str]] = []
+
+    @contextmanager
+    def progress(title: str) -> Iterator[Advance]:
+        yield lambda done, total=None, text="": shown.append((done, text))
+
+    with caplog.at_level(logging.INFO, "hmlet"):
+        hmlet.leaderboard(checkerboard(), tmp_path / "out", models=["lightgcn"], device="cpu", progress=progress)
+    assert caplog.messages == []
+    assert any(re.match(r"lightgcn, \d+ of \d+ epochs fit into the budget: about ", text) for _, text in shown)
+    assert [done for done, _ in shown] == sorted(done for done, _ in shown)
 
 
 def test_a_stopped_call_goes_on(board: Leaderboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,12 @@ def leaderboard(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Find the best model for a data set: train each with its default recipe, the cheapest first, and compare them.
+    """Find the best model for a data set: train each with its default recipe within a budget of time, and compare them.
+
+    Closed forms run first, then the models of `hmlet try`, then all others. Each gets a share of the time that is left,
+    and a schedule that fits. Call it again to go on: finished runs are kept, and an unfinished one is resumed.
 
     Validation NDCG@20 chooses the best model. p is of the paired t-test of users' test NDCG@20 against the best.
-    Call it again to go on: finished runs are kept, and an unfinished one is resumed.
 
     Example: hmlet leaderboard debian --out board --minutes 10
 

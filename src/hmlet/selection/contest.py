@@ -1,4 +1,7 @@
-"""leaderboard(): train every model within a budget, the cheapest first, and rank what finished.
+"""leaderboard(): train every model within a budget, and rank what finished.
+
+Closed forms come first, because they take seconds. Then come the quick models, which most people ask about, and then
+all others, the cheapest first. Each may take its share of the time that is left, and its schedule is shortened to fit.
 
 The run directories are the only state. So a call that is stopped, or runs out of time, goes on when it is made again:
 finished runs are kept, and an unfinished one is resumed.
@@ -22,9 +25,9 @@ from hmlet.config import Recipe, Shape, resolution
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
 from hmlet.data.record import is_prepared, read_record
-from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError
+from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError, TooLittleTime
 from hmlet.graph.work import FLOAT, Rates
-from hmlet.models import FLOOR, MODELS
+from hmlet.models import FLOOR, MODELS, QUICK
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import FinishedRun
 from hmlet.runs.record import RECORD
@@ -32,16 +35,19 @@ from hmlet.selection.board import Entry, K, Leaderboard, rank
 from hmlet.system.files import put
 from hmlet.system.locks import held
 from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.system.spelling import option
 from hmlet.system.threads import working_threads
 from hmlet.system.units import duration
 from hmlet.training.floor import step_parts
-from hmlet.training.loop import EpochEvent, Interrupted, StopTraining, choose_device, fit
+from hmlet.training.loop import choose_device, fit
 from hmlet.training.planning import Sizes
+from hmlet.training.trainer import EpochEvent, Interrupted, StopTraining
 
 PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"
 OVERRUN = 0.05  # of the budget: a model that is nearly done may end
-LEAST_SHARE = 0.25  # of the time that a model needs, below which its result would say little about it
-LEAST_OF_LEFT = 0.1  # of the time that is left, which the next model may always take
+PREFERENCE = 3.0  # how much more of its schedule a quick model gets than another
+LEAST_SHARE = 0.1  # of the time that a model needs, below which its result would say little about it
+LEAST_OF_EQUAL = 0.5  # of an equal share of the time, which every model may take: costs are rough
 # What a common device does, for an estimate that only has to order the models; runs correct it as they finish.
 RATES = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}
 log = logging.getLogger(__name__)
@@ -60,12 +66,13 @@ def leaderboard(
 
     Example: hmlet.leaderboard("debian", "board", minutes=10).best
 
-    Models run cheapest first until `minutes` are over. A model that fails, or has no time left, is a row with the
-    reason. Call it again with the same `out` to go on: finished runs are kept, an unfinished one is resumed.
+    Closed forms run first, then the models of `hmlet try`, then all others. Each gets a share of the `minutes` that are
+    left, and a schedule that fits. A model that fails, or has no time left, is a row with the reason. Call it again
+    with the same `out` to go on: finished runs are kept, an unfinished one is resumed.
     """
     started = time.monotonic()
     if not 0 < minutes < math.inf:
-        raise ConfigError(f"--minutes {minutes:g} is not a positive number", "use --minutes 15, say")
+        raise ConfigError(f"{option('minutes', minutes)} is not a positive number", f"use {option('minutes', 15)}, say")
     place = Path(out)
     _require_own(place)
     dataset = _loaded(data, progress)
@@ -90,9 +97,14 @@ class Contestant:
     recipe: Recipe
     cost: float
 
+    @property
+    def weight(self) -> float:
+        """What its share of the time is in proportion to."""
+        return self.cost * (PREFERENCE if self.name in QUICK else 1.0)
+
 
 def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Contestant]:
-    """The models to train, the cheapest first; the floor is always among them."""
+    """The models to train, in order; the floor is always among them."""
     names = list(dict.fromkeys(models)) or list(MODELS)
     if FLOOR in MODELS and FLOOR not in names:
         names.append(FLOOR)
@@ -100,7 +112,13 @@ def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Conte
     for name in names:
         recipe = resolution.resolve(name, dataset=known_name(data), shape=Shape.of(data), device=device)
         found.append(Contestant(name, recipe, estimated_seconds(recipe, Sizes.of(data), device)))
-    return sorted(found, key=lambda each: (each.cost, each.name != FLOOR, each.recipe.train.epochs))
+
+    def turn(each: Contestant) -> tuple[object, ...]:
+        if not each.cost:
+            return False, each.name != FLOOR, each.recipe.train.epochs
+        return True, each.name not in QUICK, each.cost
+
+    return sorted(found, key=turn)
 
 
 def estimated_seconds(recipe: Recipe, sizes: Sizes, device: str) -> float:
@@ -139,6 +157,8 @@ class _Contest:
                 raise
             except StopTraining:
                 self.notes[each.name] = "stopped: the time is over; run the command again to go on"
+            except TooLittleTime:
+                self.notes[each.name] = "skipped: not enough time left for an epoch; run the command again to add it"
             except (HmletError, MemoryError, torch.OutOfMemoryError) as error:
                 self.notes[each.name] = f"failed: {error or type(error).__name__}"
             gc.collect()
@@ -155,15 +175,22 @@ class _Contest:
                 self.notes[each.name] = reason
                 return
 
+            done = float(at)
+
+            def show(what: str) -> None:
+                advance(done, len(self.contestants), self._text(f"{each.name}, {what}"))
+
             def listen(event: EpochEvent) -> None:
+                nonlocal done
                 epoch, last = event["epoch"], event["epochs"]
-                advance(at + epoch / last, len(self.contestants), self._text(f"{each.name}, epoch {epoch} of {last}"))
+                done = at + epoch / last
+                show(f"epoch {epoch} of {last}")
                 if epoch < last and time.monotonic() > self.stop_at:
                     raise StopTraining
 
             recipe = each.recipe if before is None else before.recipe()
             ends = time.monotonic() + self._allowance(each) if each.cost else None  # what is solved is never shortened
-            fit(self.data, recipe, path, device=self.device, resume=True, deadline=ends, listener=listen)
+            fit(self.data, recipe, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
         run = FinishedRun.open(path)
         valid, test = (run.evaluate(part, k=K) for part in ("valid", "test"))
         self.entries[each.name] = Entry(run, valid, test, each.recipe.train.epochs)
@@ -181,13 +208,14 @@ class _Contest:
         return None
 
     def _allowance(self, each: Contestant) -> float:
-        """The seconds that a model may take: as large a part of those left as its cost is of all that are to come.
+        """The seconds that a model may take: as large a part of those left as its weight is of all that are to come.
 
         A part that would say little about the model is made larger, at the expense of the models after it.
         """
         left = self.deadline - time.monotonic()
-        to_come = sum(one.cost for one in self.contestants if one.name not in {*self.entries, *self.notes})
-        return min(left, max(left * each.cost / to_come, LEAST_SHARE * self._need(each), LEAST_OF_LEFT * left))
+        to_come = [one for one in self.contestants if one.cost and one.name not in {*self.entries, *self.notes}]
+        share = left * each.weight / sum(one.weight for one in to_come)
+        return min(left, max(share, LEAST_SHARE * self._need(each), LEAST_OF_EQUAL * left / len(to_come)))
 
     def _need(self, each: Contestant) -> float:
         """The seconds of a model's whole schedule, by what the last one took; 0 before there is one."""
@@ -209,7 +237,9 @@ def _require_own(place: Path) -> None:
     """Refuse a directory that holds something else."""
     names = set(os.listdir(place)) if place.is_dir() else set()
     if names and not names & {RUNS, DATA, LOCK}:
-        raise RunError(f"{place} is not a leaderboard's directory, and it is not empty", "choose another --out")
+        raise RunError(
+            f"{place} is not a leaderboard's directory, and it is not empty", f"choose another {option('out')}"
+        )
 
 
 def _loaded(data: Dataset | Path | str, progress: Progress) -> Dataset:
@@ -223,7 +253,7 @@ def _loaded(data: Dataset | Path | str, progress: Progress) -> Dataset:
         if not dataset.count(part):
             raise NothingHeldOut(
                 f"{dataset.name} has nothing in the {part} part, and a leaderboard needs it",
-                "prepare it with a --split that holds some interactions out",
+                "prepare it with a split that holds some interactions out",
             )
     return dataset
 
@@ -246,7 +276,7 @@ def _require_same_data(data: Dataset, place: Path) -> None:
     for fingerprint in before - {data.fingerprint}:
         raise RunError(
             f"{place} is about other data ({fingerprint[:12]} there, {data.fingerprint[:12]} here)",
-            "choose another --out",
+            f"choose another {option('out')}",
         )
 
 

@@ -17,6 +17,7 @@ from hmlet.recommend.recommender import Recommendation, Recommender
 from hmlet.selection.board import Leaderboard
 from hmlet.selection.contest import DATA, leaderboard
 from hmlet.system.progress import Progress, hidden
+from hmlet.system.spelling import option
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 5
 
@@ -104,7 +105,7 @@ def try_file(
 def _require_free(place: Path) -> None:
     """Refuse a place where there is something that no earlier try has made."""
     if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / DATA).is_dir()):
-        raise DataError(f"{place} exists already and is not empty", "choose another --out")
+        raise DataError(f"{place} exists already and is not empty", f"choose another {option('out')}")
 
 
 def examples(run: Recommender) -> tuple[Example, ...]:
