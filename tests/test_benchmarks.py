@@ -55,6 +55,14 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return call
 
 
+def test_startup(bench: Bench, tiny: str) -> None:
+    found = bench("startup", "--dataset", tiny, "--model", "popularity", "--rounds", "1", "--warm-up", "0")
+    (ours,) = found["popularity"]
+    parts = ours["other_seconds"] + ours["training_seconds"] + ours["writing_seconds"]
+    assert parts == pytest.approx(ours["wall_seconds"])
+    assert min(ours[name] for name in ("other_seconds", "writing_seconds")) > 0.0
+
+
 def test_epoch(bench: Bench, tiny: str) -> None:
     sizes = ["--dim", "8", "--batch", "64", "--epochs", "1", "--plain-steps", "1", "--set", "model.gate_hidden=[8]"]
     found = bench("epoch", "--dataset", tiny, "--error-dataset", tiny, "--precision", "float32", *sizes)
