@@ -76,6 +76,33 @@ def test_the_rule_notices_a_model(source: str, named: list[str]) -> None:
     assert named_models(source) == named
 
 
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
+# What starts a command: its options are the same whoever reads about them.
+STARTERS = {"--nproc-per-node"}
+COMMANDS = {"selection/page.py": {"--out"}}  # a page with a command to copy
+NO_MESSAGES = {"system/spelling.py", "reporting/figures.py"}  # where options are spelled; names of CSS
+
+
+def named_options(source: str) -> set[str]:
+    """The options that the strings of a module name, documentation aside."""
+    return {option for _, text in words(ast.parse(source)) for option in OPTION.findall(text)}
+
+
+def test_no_message_outside_the_command_line_names_an_option() -> None:
+    """Python users read these messages too: `hmlet.system.spelling` names a setting for either reader."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        if not name.startswith("cli/") and name not in NO_MESSAGES:
+            found[name] = named_options(path.read_text(encoding="utf-8")) - STARTERS - COMMANDS.get(name, set())
+    assert {name: options for name, options in found.items() if options} == {}
+
+
+def test_the_rule_notices_an_option() -> None:
+    source = '''"""As `--out` says."""\nraise E(f"{x} is wrong", "use --device cpu")\ny = "a -- b --"'''
+    assert named_options(source) == {"--device"}
+
+
 def test_there_are_at_most_ten_layers() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"

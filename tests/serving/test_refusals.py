@@ -244,7 +244,7 @@ def test_other_machines_are_let_in_with_a_token_only(host: str) -> None:
 
 
 def test_a_root_of_runs_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--reload-root .*nowhere is not a directory"):
+    with pytest.raises(ConfigError, match=r"`reload_root` .*nowhere is not a directory"):
         Settings(reload_root=tmp_path / "nowhere")
 
 

@@ -10,6 +10,7 @@ from hmlet.data import Csr
 from hmlet.errors import MissingExtra
 from hmlet.ranking.top_k import NO_ITEM, top_k
 from hmlet.serving.schemas import Search
+from hmlet.system.spelling import option
 
 MEASURED_USERS = 200
 MEASURED_K = 20  # of Search.recall_at_20
@@ -25,7 +26,7 @@ class Approximate:
         try:
             from usearch.index import Index
         except ImportError as error:
-            raise MissingExtra("--approximate", "usearch", "serve") from error
+            raise MissingExtra(option("approximate"), "usearch", "serve") from error
         self.users_UF, self.items_IF = factors
         self.seen = seen
         self.index = Index(

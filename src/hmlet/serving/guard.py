@@ -10,6 +10,7 @@ from typing import Any
 from hmlet.serving import strict_json
 from hmlet.serving.failures import Refusal, overloaded, shape
 from hmlet.serving.settings import Settings
+from hmlet.system.spelling import option
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -88,7 +89,9 @@ class Guard:
     def _check_host(self, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
         if _hostname(host) not in self.settings.hosts:
-            raise Refusal(400, f"this service is not called {host[:100]!r}", "start it with --allow-host", "bad-host")
+            raise Refusal(
+                400, f"this service is not called {host[:100]!r}", f"start it with {option('allow_hosts')}", "bad-host"
+            )
 
     def _check_token(self, scope: Scope, headers: dict[str, str]) -> None:
         if self.settings.token is None or scope["path"] in self.public:

@@ -22,6 +22,7 @@ from hmlet.serving.protocol import impatient
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
 from hmlet.serving.state import Opener, Shelf
+from hmlet.system.spelling import option
 
 OPEN_FILES = 65_536
 
@@ -78,7 +79,7 @@ async def _run(server: uvicorn.Server, service: Service) -> None:
         await server.serve()
     except SystemExit as end:
         where = f"{server.config.host}:{server.config.port}"
-        raise ConfigError(f"cannot listen on {where}", "choose another --host or --port") from end
+        raise ConfigError(f"cannot listen on {where}", f"choose another {option('host')} or {option('port')}") from end
 
 
 def _allow_many_connections() -> None:

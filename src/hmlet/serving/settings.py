@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hmlet.errors import ConfigError
+from hmlet.system.spelling import option
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -44,13 +45,14 @@ class Settings:
             raise ConfigError("the token begins or ends with a space, which no header carries", "take the space away")
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
-                f"--host {self.host} lets other machines in, and no token is set",
-                "set one with --token-file FILE or HMLET_TOKEN, or listen on 127.0.0.1",
+                f"{option('host', self.host)} lets other machines in, and no token is set",
+                f"set one with {option('token')} or HMLET_TOKEN, or listen on 127.0.0.1",
             )
 
         if self.reload_root is not None and not self.reload_root.is_dir():
             raise ConfigError(
-                f"--reload-root {self.reload_root} is not a directory", "name the one that has the runs to swap in"
+                f"{option('reload_root')} {self.reload_root} is not a directory",
+                "name the one that has the runs to swap in",
             )
 
     @property

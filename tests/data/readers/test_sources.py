@@ -272,13 +272,13 @@ class Arrows(Format):
 
 def test_a_new_format_is_a_class_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f.arrows.gz"
-    with pytest.raises(DataError, match=r"cannot be guessed from its name: pass --format csv\|tsv\|"):
+    with pytest.raises(DataError, match=r"cannot be guessed from its name: pass `format` \(csv, tsv, "):
         read(path, gzip.compress(b"a -> x\nb -> y\n"))
     monkeypatch.setitem(FORMATS, Arrows.name, Arrows())
     assert pairs(read(path, gzip.compress(b"a -> x\nb -> y\n"))) == {("a", "x"), ("b", "y")}
     with pytest.raises(DataError, match=r"line 2, column 'user': the user is empty"):
         read(path, gzip.compress(b"a -> x\n -> y\n"))
-    with pytest.raises(DataError, match="is read as arrows, which has no delimiter: leave --delimiter out"):
+    with pytest.raises(DataError, match="is read as arrows, which has no delimiter: leave `delimiter` out"):
         read_files([path], Columns(), delimiter=";")
 
 
@@ -322,18 +322,18 @@ def test_a_header_shows_its_delimiter(tmp_path: Path, name: str, delimiter: str)
 
 def test_advice_speaks_the_askers_language(tmp_path: Path) -> None:
     frame = pl.DataFrame({"who": [1], "what": [2]})
-    with pytest.raises(DataError, match=r"the frame has no column .* 'what': name it with user=$"):
+    with pytest.raises(DataError, match=r"the frame has no column .* 'what': name it with `user`$"):
         Dataset.from_frame(frame)
     with pytest.raises(DataError, match=r"name the right one with item_name=$"):
         Dataset.from_frame(frame, user="who", item="what", item_name="title")
     frame.write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"name it with --user$"):
+    with pytest.raises(DataError, match=r"name it with `user`$"):
         read_files([tmp_path / "a.parquet"], Columns())
     frame.write_csv(tmp_path / "a.csv")
-    with pytest.raises(DataError, match=r"name it with --user, or give the file a header line$"):
+    with pytest.raises(DataError, match=r"name it with `user`, or give the file a header line$"):
         read_files([tmp_path / "a.csv"], Columns())
     (tmp_path / "b.csv").write_text("user~item\n1~2\n")
-    with pytest.raises(DataError, match=r"'user~item': name it with --user, or name its --delimiter$"):
+    with pytest.raises(DataError, match=r"'user~item': name it with `user`, or name its `delimiter`$"):
         read_files([tmp_path / "b.csv"], Columns())
 
 

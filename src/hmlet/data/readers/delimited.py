@@ -19,6 +19,7 @@ from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import ID_ROLES, Format, Source
 from hmlet.data.text import LONGEST_LINE, TextFile
 from hmlet.errors import DataError
+from hmlet.system.spelling import option
 
 _OTHER_SEPARATORS = (";", "\t", "|")  # of files that are called CSV
 _LONGEST_ROW = 80 << 20  # bytes: a quoted field may hold line ends
@@ -33,14 +34,16 @@ class Delimited(Format):
     def check_options(self, path: Path, delimiter: str | None) -> None:
         if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
             raise DataError(
-                f"--delimiter {delimiter!r} is not one ASCII character that can stand between fields",
+                f"{option('delimiter')} {delimiter!r} is not one ASCII character that can stand between fields",
                 "replace it in the file first, such as with sed 's/::/;/g'",
             )
 
     def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
         separator = delimiter or _separator_of(text, self.separator)
         layout = _check_shape(text, separator)
-        advice = ", or name its --delimiter" if len(layout.header) == 1 else ", or give the file a header line"
+        advice = (
+            f", or name its {option('delimiter')}" if len(layout.header) == 1 else ", or give the file a header line"
+        )
         chosen = columns.resolve(layout.header, text.shown, advice)
         names = [str(number) for number in range(len(layout.header))]
         rows = pl.scan_csv(

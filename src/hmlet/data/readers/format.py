@@ -14,6 +14,7 @@ from hmlet.data.columns import Columns
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
+from hmlet.system.spelling import option
 
 ID_ROLES = ("user", "item")
 
@@ -47,7 +48,9 @@ class Format(ABC):
     def check_options(self, path: Path, delimiter: str | None) -> None:
         """Refuse the options that this format does not take, before the file is opened."""
         if delimiter is not None:
-            raise DataError(f"{path} is read as {self.name}, which has no delimiter", "leave --delimiter out")
+            raise DataError(
+                f"{path} is read as {self.name}, which has no delimiter", f"leave {option('delimiter')} out"
+            )
 
     @abstractmethod
     def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
@@ -60,7 +63,7 @@ class Format(ABC):
     def explain(self, text: TextFile, error: BaseException) -> DataError:
         """The error for a file that Polars could not read."""
         message = f"{text.shown} cannot be read as {self.name} ({first_line(error)})"
-        return DataError(message, "check the file, or name its --format")
+        return DataError(message, f"check the file, or name its {option('format')}")
 
 
 def typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, place: Callable[[int], str]) -> Source:

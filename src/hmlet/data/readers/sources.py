@@ -28,6 +28,7 @@ from hmlet.data.readers.format import ID_ROLES, Format, Source, typed_source
 from hmlet.data.record import FileRead, Provenance
 from hmlet.data.text import PACKED_SUFFIXES, open_text, require_file
 from hmlet.errors import DataError
+from hmlet.system.spelling import option
 
 _PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _WHOLE_FLOAT = r"^-?[0-9]+\.0*$"
@@ -100,7 +101,7 @@ def format_of(path: Path) -> Format:
     if found is None:
         raise DataError(
             f"the format of {path} cannot be guessed from its name",
-            f"pass --format {'|'.join(FORMATS)}, or use one of {', '.join(claimed)}",
+            f"pass {option('format')} ({', '.join(FORMATS)}), or use one of {', '.join(claimed)}",
         )
     return found
 
@@ -230,7 +231,7 @@ def _encode(
             frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
     frame = pl.concat(frames)
     if frame.height == 0:
-        raise DataError("no row reaches the rating that --min-rating asks for", "lower it")
+        raise DataError(f"no row reaches the rating that {option('min_rating')} asks for", "lower it")
     lookup = {role: _sorted_ids(frame[role], role, files[0], integers[role]) for role in ID_ROLES}
     columns = [name for name in ("part", "timestamp") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hmlet.errors import ConfigError
+from hmlet.system.spelling import override
 
 BLOCK = 2**23  # entries, 32 MB of neighbours: a copy long enough for the link's full rate, and little of a device
 SHARED = 2**25  # bytes: a larger array has memory pages of its own from the C library
@@ -79,7 +80,7 @@ def pinned(array: npt.NDArray[np.int32]) -> Tensor:
         if status != 0:
             raise ConfigError(
                 f"CUDA cannot lock {tensor.nbytes:,} bytes of the host's memory for the graph (its error {status})",
-                "allow this process more locked memory (ulimit -l), or use --set train.graph_memory=device",
+                f"allow this process more locked memory (ulimit -l), or use {override('train.graph_memory=device')}",
             )
         weakref.finalize(array, runtime.cudaHostUnregister, tensor.data_ptr()).atexit = False
     return tensor
