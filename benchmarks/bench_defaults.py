@@ -1,8 +1,9 @@
 """What one's own data gets without options: seconds from the command to the finished run, and test NDCG@20.
 
 Every data set is trained as a newcomer would, `hmlet train DATA --model MODEL --out RUN`, in a process of its own, and
-evaluated on its test part. What the training foretold of its time is kept beside the time that it took. The closed forms are in the same table, because ten lines of algebra are what a model has to
-beat. Data are prepared directories, so that no set gets a recipe that was searched for it.
+evaluated on its test part. What the training foretold of its time is kept beside the time that it took. The closed
+forms are in the same table, because ten lines of algebra are what a model has to beat. Data are prepared directories,
+so that no set gets a recipe that was searched for it.
 
     python benchmarks/bench_defaults.py --data lastfm --data ml-1m --device cpu --json
     python benchmarks/bench_defaults.py --data debian --model lightgcn --set train.epochs=1 --json        (seconds)
