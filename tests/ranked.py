@@ -43,6 +43,11 @@ CASES: dict[str, list[str]] = {
         "hmlet-end", *SETTINGS, *GATES, "model.readout=layerwise", "train.l2_weights=true", "model.gate_ranking=noisy",
     ],
     "random gates": ["hmlet-front", *SETTINGS, *GATES, "model.gate_choice=random"],
+    "softmax": ["hmlet-end", *SETTINGS, *GATES, "train.loss=softmax", "loss.temperature_learned=true"],
+    "softmax@k": [
+        "lr-gccf", *SETTINGS, "train.loss=softmax@k", "loss.k=3", "loss.negatives=12", "train.draw=interaction",
+    ],
+    "bsl": ["lightgcn", *SETTINGS, "train.loss=bsl", "loss.positives=3"],
     "spectral start": ["hmlet-end", *SETTINGS, *GATES, "model.start=spectral"],
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ from planted import crowd_and_ring
 
 from hmlet.cli import main
 from hmlet.graph import training_graph
+from hmlet.losses import LOSSES
 from hmlet.models import MODELS, build
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -75,6 +76,16 @@ def test_epoch(bench: Bench, tiny: str) -> None:
     assert 0 < ours["gradient_relative_error"] < 1e-4
     assert {row["part"] for row in step["parts"]} >= {"product", "matrix products", "mixture", "optimizer"}
     assert not ours["inferred_from_some_steps"]
+
+
+def test_softmax(bench: Bench, tiny: str) -> None:
+    found = bench("softmax", "--dataset", tiny, "--dim", "8", "--batch", "64", "--repeats", "2")
+    del LOSSES["plain-softmax"]
+    steps = found["steps"]
+    assert steps["softmax"]["mean_loss"] == pytest.approx(steps["plain-softmax"]["mean_loss"], rel=1e-4)
+    assert found["times_a_bpr_step"] == pytest.approx(steps["softmax"]["ms"] / steps["bpr"]["ms"])
+    assert 0 <= found["loss_relative_error"] < 1e-6
+    assert 0 < found["gradient_relative_error"] < 1e-4
 
 
 def test_lightgcn_cpu(bench: Bench, tiny: str) -> None:

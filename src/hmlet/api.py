@@ -260,7 +260,7 @@ def tune(
     chosen = resolve(recipe, data, preset=preset, device=device) if isinstance(recipe, str) else recipe
     name = chosen.model.name
     if space is None or isinstance(space, str | Path):
-        space = load_space(None if space is None else Path(space), name, preset)
+        space = load_space(None if space is None else Path(space), name, preset, chosen.train.loss)
     dataset = _load(data, progress)
     with _threads(choose_device(device), None, chosen), progress(f"tuning {name}") as advance:
 

@@ -11,30 +11,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from hmlet.data import Csr
 from hmlet.errors import DataError
-from hmlet.losses.sampling import TripletSampler
+from hmlet.losses.sampling import Draw, PairSampler, TripletSampler
 
 N_ITEMS = 6
 ROWS = st.lists(st.sets(st.integers(0, N_ITEMS - 1)), min_size=1, max_size=6)
 
 
-def draw(rows: list[set[int]], n_items: int, size: int, seed: int = 0) -> list[tuple[int, int, int]]:
-    pairs = [(user, item) for user, items in enumerate(rows) for item in sorted(items)]
-    sampler = TripletSampler(planted.csr(pairs, len(rows)), n_items)
+def csr(rows: list[set[int]]) -> Csr:
+    return planted.csr([(user, item) for user, items in enumerate(rows) for item in sorted(items)], len(rows))
+
+
+def draw(rows: list[set[int]], n_items: int, size: int, seed: int = 0, by: Draw = "user") -> list[tuple[int, int, int]]:
+    sampler = TripletSampler(csr(rows), n_items, draw=by)
     triplets = sampler.sample(size, torch.Generator().manual_seed(seed))
     assert all(column.shape == (size,) and column.dtype == torch.int64 for column in triplets)
     return list(zip(*(column.tolist() for column in triplets), strict=True))
 
 
 @settings(max_examples=60)
-@given(ROWS, st.integers(0, 2**32))
-def test_triplets_are_exact_and_reach_every_choice(rows: list[set[int]], seed: int) -> None:
+@given(ROWS, st.integers(0, 2**32), st.sampled_from(["user", "interaction"]))
+def test_triplets_are_exact_and_reach_every_choice(rows: list[set[int]], seed: int, by: Draw) -> None:
     eligible = {user for user, items in enumerate(rows) if 0 < len(items) < N_ITEMS}
     if not eligible:
         with pytest.raises(DataError, match="training needs users who interacted with some, but not all"):
-            draw(rows, N_ITEMS, 1)
+            draw(rows, N_ITEMS, 1, by=by)
         return
-    triplets = draw(rows, N_ITEMS, 2000, seed)
+    triplets = draw(rows, N_ITEMS, 2000, seed, by)
     for user, positive, negative in triplets:
         assert positive in rows[user]
         assert 0 <= negative < N_ITEMS
@@ -83,3 +87,32 @@ def test_same_generator_state_same_triplets() -> None:
     rows = [{0, 1}, {2}, {0, 3}]
     assert draw(rows, 5, 100, seed=3) == draw(rows, 5, 100, seed=3)
     assert draw(rows, 5, 100, seed=3) != draw(rows, 5, 100, seed=4)
+
+
+def test_interactions_are_uniform_where_they_are_drawn() -> None:
+    """A user with fifteen items is drawn fifteen times as often as one with a single item; whoever has all is not."""
+    rows = [{3}, set(range(20)), set(range(15)), set(), {0, 19}]
+    triplets = draw(rows, 20, 18_000, seed=1, by="interaction")
+    pairs = Counter((user, positive) for user, positive, _ in triplets)
+    assert set(pairs) == {(user, item) for user in (0, 2, 4) for item in rows[user]}
+    assert chisquare(list(pairs.values())).pvalue > 1e-3
+    negatives = Counter(negative for user, _, negative in triplets if user == 4)
+    assert chisquare(list(negatives.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("by", ["user", "interaction"])
+def test_pairs_have_own_items_and_items_of_anyone_to_compare(by: Draw) -> None:
+    rows = [{3}, set(range(20)), set(range(15)), set(), {0, 19}]
+    sampler = PairSampler(csr(rows), 20, draw=by, positives=3, others=4000)
+    pairs = sampler.sample(54_001, torch.Generator().manual_seed(2))
+    assert pairs.positive.shape == (18_000, 3)
+    users = Counter(pairs.user.tolist())
+    expected = {0: 1, 2: 15, 4: 2} if by == "interaction" else {0: 1, 2: 1, 4: 1}
+    share = 18_000 / sum(expected.values())
+    assert chisquare([users[user] for user in expected], [share * times for times in expected.values()]).pvalue > 1e-3
+    for place in range(3):  # each of a user's three items is any of theirs, the first of an interaction too
+        drawn = Counter(pairs.positive[pairs.user == 2, place].tolist())
+        assert set(drawn) == rows[2]
+        assert chisquare(list(drawn.values())).pvalue > 1e-3
+    assert pairs.others is not None
+    assert chisquare(list(Counter(pairs.others.tolist()).values())).pvalue > 1e-3

@@ -300,6 +300,9 @@ def test_what_cannot_be_extended_says_why(tmp_path: Path, capsys: pytest.Capture
     api.fit(place, tiny("train.epochs=2", "train.schedule=cosine"), tmp_path / "cosine", device="cpu")
     assert "falls along a cosine" in (said := refusal(tmp_path / "cosine"))
     assert "train a new run with --set train.epochs=4 and another --out" in said
+    moving = ["train.loss=softmax", "loss.temperature_end=0.2"]
+    api.fit(place, tiny("train.epochs=2", *moving), tmp_path / "moving", device="cpu")
+    assert "its loss follows a schedule" in refusal(tmp_path / "moving")
     api.fit(place, tiny("train.epochs=2"), tmp_path / "run", device="cpu")
     assert "has 2 epochs already" in refusal(tmp_path / "run", "--set", "train.epochs=2")
     changes = ["--set", "train.epochs=4", "--set", "train.l2=0.5"]

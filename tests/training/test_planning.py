@@ -62,10 +62,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("model", TRAINED)
-def test_the_plan_is_what_training_takes(model: str, data: Dataset, tmp_path: Path, small_blocks: None) -> None:
+LOSSES = [["softmax"], ["softmax", "loss.negatives=300"], ["softmax@k", "loss.similarity=dot"], ["bsl"]]
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides"),
+    [*((model, []) for model in TRAINED), *(("lightgcn", [f"train.loss={name}", *more]) for name, *more in LOSSES)],
+)
+def test_the_plan_is_what_training_takes(
+    model: str, overrides: list[str], data: Dataset, tmp_path: Path, small_blocks: None
+) -> None:
     """A step and an evaluation, each within 10 % of the allocator's peak."""
-    chosen = recipe(model)
+    chosen = recipe(model, *overrides)
     run = RunDirectory.create(tmp_path / "run", chosen, data, "cpu")
     trainer = Trainer(data, chosen, torch.device("cpu"), run, Unwatched())
     plan = memory_plan(chosen, Sizes.of(data))
@@ -114,6 +122,18 @@ def test_bytes_by_hand() -> None:
     assert plan.table == 3 * 1500 * 48 * 4
     assert plan.optimizer == 2 * 1500 * 48 * 4
     assert plan.total == plan.graph + plan.table + plan.optimizer + plan.activations + plan.ranking  # captured
+
+
+def test_a_softmax_holds_a_block_and_not_the_whole_matrix() -> None:
+    """On CUDA half a GB of scores at a time, however many rows a batch has: a row more is a row of a few tables."""
+    sizes = Sizes(30_000, 41_000, 800_000)
+    few, many = (
+        memory_plan(recipe("lightgcn", "train.loss=softmax", f"train.batch_size={size}"), sizes, "cuda").activations
+        for size in (16_384, 32_768)
+    )
+    assert few > 512 << 20
+    assert many - few < 16_384 * 20 * 48 * 4
+    assert many < 32_768 * 41_000 * 2  # the whole matrix, in two bytes
 
 
 def test_a_graph_in_the_hosts_memory_by_hand() -> None:

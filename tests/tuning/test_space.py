@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from finished import NAMES
 
-from hmlet.config import resolve
+from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
+from hmlet.losses import LOSSES
 from hmlet.tuning import Range, Space, draw, load_space
 from hmlet.tuning.space import grid
 
@@ -67,13 +68,26 @@ def test_a_grid_has_every_combination_in_the_seeds_order() -> None:
         grid({"a": Range(low=1, high=2)}, 5)
 
 
-@pytest.mark.parametrize("preset", ["hmlet", "gpu"])
-@pytest.mark.parametrize("model", sorted(NAMES))
-def test_every_point_of_a_shipped_space_is_a_recipe(preset: str, model: str) -> None:
-    base = resolve(model, preset)
-    for key, values in load_space(None, model, preset).items():
+def _require_recipes(base: Recipe, space: Space) -> None:
+    for key, values in space.items():
         assert isinstance(values, tuple)
         for value in values:
             section, name = key.split(".")
             changed = base.changed([f"{key}={json.dumps(value)}"])
             assert getattr(getattr(changed, section), name) == value
+
+
+@pytest.mark.parametrize("preset", ["hmlet", "gpu"])
+@pytest.mark.parametrize("model", sorted(NAMES))
+def test_every_point_of_a_shipped_space_is_a_recipe(preset: str, model: str) -> None:
+    _require_recipes(resolve(model, preset), load_space(None, model, preset))
+
+
+@pytest.mark.parametrize("loss", sorted(set(LOSSES) - {"bpr"}))
+def test_a_loss_adds_its_space_to_that_of_a_model(loss: str) -> None:
+    plain, space = load_space(None, "lightgcn"), load_space(None, "lightgcn", loss=loss)
+    assert space.keys() > plain.keys()
+    assert {key.split(".")[0] for key in space.keys() - plain.keys()} == {"loss"}
+    _require_recipes(resolve("lightgcn", overrides=[f"train.loss={loss}"]), space)
+    assert 12 <= len(grid(space, 1)) <= 60
+    assert load_space(None, "wrmf", loss=loss) == load_space(None, "wrmf")  # it is solved, whatever the loss

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 from hmlet.config.toml import Table, parse_overrides, parse_toml, toml_value
 from hmlet.config.train import TrainConfig
 from hmlet.errors import ConfigError
+from hmlet.graph.layers import Similarity
 from hmlet.losses import LOSSES, LossConfig
 from hmlet.models import MODELS, ModelConfig
 from hmlet.system.section import Section
@@ -36,6 +37,11 @@ class Recipe(Section):
         return f"<Recipe {self.model.name}: D = {size}, at most {epochs} epochs, seed {self.seed}>"
 
     __str__ = __repr__
+
+    @property
+    def similarity(self) -> Similarity:
+        """What the model's scores are: the loss says it of a model that it trains."""
+        return "dot" if self.model.solved else self.loss.ranked_by
 
     def as_json(self) -> dict[str, object]:
         """Every value in JSON's types; a section without keys is left out."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from hmlet.losses.sampling import Draw
 from hmlet.system.section import Rate, Section
 
 
@@ -18,6 +19,8 @@ class TrainConfig(Section):
     """What training makes small; its settings are in the [loss] table."""
     batch_size: PositiveInt = 2048
     """Entries of a batch, such as triplets, that a step draws."""
+    draw: Draw = "user"
+    """How an entry is drawn: a user first, then one of their items; or any training interaction, all alike."""
     learning_rate: PositiveFloat = 1e-3
     """Adam's step size, at the start."""
     schedule: Literal["constant", "cosine"] = "constant"

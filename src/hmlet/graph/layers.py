@@ -6,13 +6,18 @@ Legend: N nodes, D embedding size, R rows asked for, F factor size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from hmlet.system.ranks import ALONE, Ranks
+
 JoinedBy = Literal["mean", "concatenation", "last"]
+Similarity = Literal["dot", "cosine"]
+"""What a score is of two nodes' joined layers. Factors have length 1 for "cosine": their dot product is the score."""
+SHORTEST = 1e-6  # a shorter row is divided by this: a row of zeros stays one, and its gradient finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,30 +29,47 @@ class Layers:
     gates: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> probability of the non-linear branch, N
     joined_by: JoinedBy = "mean"
     scale: float = 1.0  # of concatenated layers
+    similarity: Similarity = "dot"
+    ranks: Ranks = ALONE  # who has the other columns
 
     def factors(self, rows_R: Tensor | None = None) -> Tensor:
-        """The factors of some nodes (all of them without `rows_R`): R × F."""
+        """The factors of some nodes (all of them without `rows_R`), whose dot products are scores: R × F."""
+        joined_RF = self._joined(rows_R)
+        return joined_RF if self.similarity == "dot" else unit_rows(joined_RF, self.ranks)
+
+    def parts(self) -> list[Tensor]:
+        """What each layer brings to the factors, which are their sum: N × F each."""
+        joined = []
+        for at in range(len(self.embeddings_ND)):
+            alone = [each if layer == at else torch.zeros_like(each) for layer, each in enumerate(self.embeddings_ND)]
+            joined.append(replace(self, embeddings_ND=alone)._joined(None))
+        if self.similarity == "dot":
+            return joined
+        length_N1 = torch.linalg.vector_norm(torch.stack(joined).sum(dim=0), dim=1, keepdim=True)
+        return [each_NF / length_N1.clamp_min(SHORTEST) for each_NF in joined]
+
+    def _joined(self, rows_R: Tensor | None) -> Tensor:
         if self.joined_by == "last":
             return _rows(self.embeddings_ND[-1:], rows_R)[0]
         if self.joined_by == "concatenation":
             joined_RF = torch.cat(_rows(self.embeddings_ND, rows_R), dim=1)
             return joined_RF if self.scale == 1.0 else joined_RF * self.scale
-        if rows_R is not None:
-            mean_RD: Tensor = _MeanOfRows.apply(rows_R, *self.embeddings_ND)  # type: ignore[no-untyped-call]
-            return mean_RD
-        mean_ND = self.embeddings_ND[0].clone()
-        for embedding_ND in self.embeddings_ND[1:]:  # one table more, where stacking would take K + 1 of them
-            mean_ND = mean_ND.add_(embedding_ND)
-        return mean_ND.div_(len(self.embeddings_ND))
+        mean_RD: Tensor = _Mean.apply(rows_R, *self.embeddings_ND)  # type: ignore[no-untyped-call]
+        return mean_RD
 
 
-class _MeanOfRows(torch.autograd.Function):
-    """The layers' mean at some rows. Every layer has the same gradient there, so it is scattered only once."""
+class _Mean(torch.autograd.Function):
+    """The layers' mean, of all nodes or at some rows. Every layer has the same gradient, so it is made only once."""
 
     @staticmethod
-    def forward(ctx: Any, rows_R: Tensor, *layers_ND: Tensor) -> Tensor:
+    def forward(ctx: Any, rows_R: Tensor | None, *layers_ND: Tensor) -> Tensor:
         ctx.save_for_backward(rows_R)
         ctx.shapes = [(layer_ND.shape, layer_ND.dtype) for layer_ND in layers_ND]
+        if rows_R is None:
+            total_RD = layers_ND[0].clone()
+            for layer_ND in layers_ND[1:]:  # one table more, where stacking would take K + 1 of them
+                total_RD = total_RD.add_(layer_ND)
+            return total_RD.div_(len(layers_ND))
         total_RD = layers_ND[0].index_select(0, rows_R)
         for layer_ND in layers_ND[1:]:
             total_RD = total_RD + layer_ND.index_select(0, rows_R)
@@ -57,11 +79,41 @@ class _MeanOfRows(torch.autograd.Function):
     def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor | None, ...]:
         (rows_R,) = ctx.saved_tensors
         share_RD = grad_RD / len(ctx.shapes)
-        scattered = {
-            dtype: share_RD.new_zeros(shape, dtype=dtype).index_add_(0, rows_R, share_RD.to(dtype))
+        spread = {
+            dtype: share_RD.to(dtype)
+            if rows_R is None
+            else share_RD.new_zeros(shape, dtype=dtype).index_add_(0, rows_R, share_RD.to(dtype))
             for shape, dtype in dict.fromkeys(ctx.shapes)
         }
-        return None, *(scattered[dtype] for _, dtype in ctx.shapes)
+        return None, *(spread[dtype] for _, dtype in ctx.shapes)
+
+
+def unit_rows(x_RF: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Every row scaled to length 1, in float32 at least; of several ranks each has its own columns."""
+    unit_RF: Tensor = _UnitRows.apply(x_RF, ranks)  # type: ignore[no-untyped-call]
+    return unit_RF
+
+
+class _UnitRows(torch.autograd.Function):
+    """y = x / ‖x‖, and x̄ = (ȳ - y (y · ȳ)) / ‖x‖. Both sums over columns are over those of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x_RF: Tensor, ranks: Ranks) -> Tensor:
+        kind = torch.promote_types(x_RF.dtype, torch.float32)
+        length_R1 = torch.linalg.vector_norm(x_RF, dim=1, keepdim=True, dtype=kind)
+        if ranks.size > 1:
+            length_R1 = ranks.total(length_R1.square())[0].sqrt()
+        length_R1 = length_R1.clamp_min(SHORTEST)
+        unit_RF: Tensor = x_RF / length_R1
+        ctx.save_for_backward(unit_RF, length_R1)
+        ctx.ranks, ctx.dtype = ranks, x_RF.dtype
+        return unit_RF
+
+    @staticmethod
+    def backward(ctx: Any, grad_RF: Tensor) -> tuple[Tensor, None]:
+        unit_RF, length_R1 = ctx.saved_tensors
+        (along_R1,) = ctx.ranks.total((unit_RF * grad_RF).sum(dim=1, keepdim=True))
+        return torch.addcmul(grad_RF, unit_RF, along_R1, value=-1).div_(length_R1).to(ctx.dtype), None
 
 
 def _rows(embeddings_ND: Sequence[Tensor], rows_R: Tensor | None) -> list[Tensor]:

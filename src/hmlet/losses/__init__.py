@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 from hmlet.losses.base import Loss, LossConfig, Sampler, Terms, penalty
 from hmlet.losses.bpr import BPR
+from hmlet.losses.bsl import BSL
+from hmlet.losses.softmax import Softmax
+from hmlet.losses.softmax_at_k import SoftmaxAtK
 
 __all__ = ["LOSSES", "Loss", "LossConfig", "Sampler", "Terms", "build_loss", "penalty", "register"]
 
@@ -23,7 +26,7 @@ def register(loss: Registered) -> Registered:
     return loss
 
 
-for _loss in (BPR,):
+for _loss in (BPR, Softmax, SoftmaxAtK, BSL):
     register(_loss)
 
 

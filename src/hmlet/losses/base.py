@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.data import Csr
-from hmlet.graph.layers import Layers
+from hmlet.graph.layers import Layers, Similarity
 from hmlet.graph.work import FLOAT, Part
+from hmlet.losses.sampling import Draw
 from hmlet.system.ranks import Ranks
 from hmlet.system.section import Section
 
@@ -25,6 +26,16 @@ Drawn = TypeVar("Drawn", covariant=True)
 
 class LossConfig(Section):
     """The settings of a loss, a recipe's [loss] table; a loss without settings has none."""
+
+    @property
+    def ranked_by(self) -> Similarity:
+        """What the scores of a model are that this loss trains."""
+        return "dot"
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether it changes from epoch to epoch, on a way that ends with the last one."""
+        return False
 
 
 class Sampler(Protocol[Drawn]):
@@ -58,20 +69,23 @@ class Loss(nn.Module, ABC, Generic[Batch]):
         """Refuse training interactions from which no batch can be drawn."""
 
     @abstractmethod
-    def sampler(self, train: Csr, n_items: int, device: torch.device) -> Sampler[Batch]:
-        """What draws its batches."""
+    def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> Sampler[Batch]:
+        """What draws its batches, by user or by interaction."""
 
     @abstractmethod
     def planned(self, size: int) -> Batch:
         """A batch on tensors without memory, with which a plan runs a step."""
 
-    def sampler_bytes(self, n_users: int, n_edges: int, device: str) -> int:
+    def sampler_bytes(self, n_users: int, n_edges: int, device: str, draw: Draw) -> int:
         """What its sampler holds on a device, "cpu" or "cuda"."""
         return 0
 
     def steps(self, n_interactions: int, batch_size: int) -> int:
         """Steps an epoch: as many entries are drawn as there are training interactions."""
         return math.ceil(n_interactions / batch_size)
+
+    def enter(self, progress: float) -> None:
+        """Take up a new epoch; `progress` goes from 0 in the first epoch to 1 in the last."""
 
     # -- what it computes -----------------------------------------------------------------------------------------
 
@@ -83,7 +97,7 @@ class Loss(nn.Module, ABC, Generic[Batch]):
     def forward(self, layers: Layers, batch: Batch, n_users: int, ranks: Ranks) -> Terms:
         """The loss of a batch under the layers. Of several ranks each has its own columns of every layer."""
 
-    def work(self, size: int, batch: int, depth: int, storage: int) -> list[Part]:
+    def work(self, size: int, batch: int, depth: int, storage: int, n_items: int) -> list[Part]:
         """What a step cannot avoid for drawing a batch of B entries and for reading its rows of every layer."""
         rows = 3 * batch * size
         return [

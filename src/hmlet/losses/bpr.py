@@ -15,7 +15,7 @@ from hmlet.data import Csr
 from hmlet.graph.kernels import can_fuse, joined_margins, mean_margins
 from hmlet.graph.layers import Layers
 from hmlet.losses.base import Loss, Terms, row_norms
-from hmlet.losses.sampling import Triplets, TripletSampler, eligible_users
+from hmlet.losses.sampling import Draw, Triplets, TripletSampler, eligible_users
 from hmlet.system.ranks import Ranks
 
 
@@ -27,14 +27,14 @@ class BPR(Loss[Triplets]):
     def require(self, train: Csr, n_items: int) -> None:
         eligible_users(train, n_items)
 
-    def sampler(self, train: Csr, n_items: int, device: torch.device) -> TripletSampler:
-        return TripletSampler(train, n_items, device)
+    def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> TripletSampler:
+        return TripletSampler(train, n_items, device, draw)
 
     def planned(self, size: int) -> Triplets:
         return Triplets(*(torch.empty(size, dtype=torch.int64, device="meta") for _ in range(3)))
 
-    def sampler_bytes(self, n_users: int, n_edges: int, device: str) -> int:
-        return TripletSampler.planned_bytes(n_users, n_edges, device)
+    def sampler_bytes(self, n_users: int, n_edges: int, device: str, draw: Draw) -> int:
+        return TripletSampler.planned_bytes(n_users, n_edges, device, draw)
 
     def nodes(self, batch: Triplets, n_users: int) -> Tensor:
         return torch.cat([batch.user, n_users + batch.positive, n_users + batch.negative])

@@ -1,11 +1,13 @@
-"""BPR triplets, vectorised and exact: a negative is never one of the user's training items.
+"""What batches are drawn from: pairs of a user and items of theirs, and triplets with an item that they do not have.
 
-Shapes: B triplets, U users, I items.
+Vectorised and exact: the negative of a triplet is never one of the user's training items.
+
+Shapes: B entries, U users, I items, P items of one user, J items that all entries share.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,9 @@ from hmlet.data import Csr
 from hmlet.errors import DataError
 from hmlet.graph.kernels import draw_key, launching, part
 
+Draw = Literal["user", "interaction"]
+"""A user uniformly and then their items uniformly; or a training interaction uniformly, which has both."""
+
 
 class Triplets(NamedTuple):
     """Users, an item of each in training, and an item that is not: B each."""
@@ -25,8 +30,16 @@ class Triplets(NamedTuple):
     negative: Tensor
 
 
+class Pairs(NamedTuple):
+    """Users (B), some training items of each (B × P), and the items that all of them are compared with, if drawn."""
+
+    user: Tensor
+    positive: Tensor
+    others: Tensor | None = None  # J; None: all items
+
+
 def eligible_users(train: Csr, n_items: int) -> npt.NDArray[np.int64]:
-    """The users whom a triplet can have: a user with no training item has no positive, one with all has no negative."""
+    """The users whom an entry can have: one with no training item has no positive, one with all has no negative."""
     eligible = np.flatnonzero((train.counts > 0) & (train.counts < n_items))
     if len(eligible) == 0:
         raise DataError(
@@ -36,15 +49,10 @@ def eligible_users(train: Csr, n_items: int) -> npt.NDArray[np.int64]:
     return eligible
 
 
-class TripletSampler:
-    """LightGCN's sampler: a user uniformly, then one of their items, then an item they do not have, each uniformly.
+class _Rows:
+    """The training items of eligible users, and the ways to draw from them."""
 
-    The negative needs no rejection. In a user's sorted items a_0 < a_1 < …, exactly a_j - j items below a_j are
-    missing, so the r-th missing item is r + #{j : a_j - j ≤ r}. A binary search finds the count: in Triton among the
-    user's own items, elsewhere for a whole batch in the keys u (I + 1) + a_j - j, which ascend over all users.
-    """
-
-    def __init__(self, train: Csr, n_items: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, train: Csr, n_items: int, device: torch.device | str = "cpu", draw: Draw = "user") -> None:
         eligible = eligible_users(train, n_items)
         self.n_items = n_items
         self.device = torch.device(device)
@@ -52,13 +60,83 @@ class TripletSampler:
         self.indptr = torch.from_numpy(train.indptr).to(device)
         self.items = torch.from_numpy(train.items).to(device)
         self.n_eligible = torch.tensor(len(eligible), device=device)
+        # Where each eligible user's interactions begin among those of all of them, and where the last one's end.
+        bounds = np.concatenate([[0], np.cumsum(train.counts[eligible])]) if draw == "interaction" else None
+        self.bounds = None if bounds is None else torch.from_numpy(bounds).to(device)
+
+    @staticmethod
+    def planned_bytes(n_users: int, n_edges: int, device: str, draw: Draw) -> int:
+        """Two numbers of 8 bytes a user, an item an interaction; a third number a user for interactions."""
+        return (16 if draw == "user" else 24) * n_users + 4 * n_edges
+
+    def _user(self, draw_B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Users, where their items begin, how many they are, and which of these was drawn if interactions are."""
+        if self.bounds is None:
+            user_B, within_B = self.eligible[_uniform(draw_B, self.n_eligible)], None
+        else:
+            drawn_B = _uniform(draw_B, self.bounds[-1])
+            at_B = torch.searchsorted(self.bounds, drawn_B, right=True) - 1
+            user_B, within_B = self.eligible[at_B], drawn_B - self.bounds[at_B]
+        start_B = self.indptr[user_B]
+        return user_B, start_B, self.indptr[user_B + 1] - start_B, within_B
+
+
+class PairSampler(_Rows):
+    """Users with `positives` of their items each; the first of an interaction is its own, all others are uniform.
+
+    With `others`, as many items beside them, each drawn uniformly from all items.
+    """
+
+    def __init__(
+        self,
+        train: Csr,
+        n_items: int,
+        device: torch.device | str = "cpu",
+        draw: Draw = "user",
+        positives: int = 1,
+        others: int = 0,
+    ) -> None:
+        super().__init__(train, n_items, device, draw)
+        self.positives, self.others = positives, others
+
+    @staticmethod
+    def users_of(size: int, positives: int) -> int:
+        """How many users a batch of `size` pairs has."""
+        return max(1, size // positives)
+
+    def sample(self, size: int, generator: torch.Generator) -> Pairs:
+        """`size` pairs, `positives` of each user."""
+        shape = 1 + self.positives, self.users_of(size, self.positives)
+        with part("sampling"):
+            draw_RB = torch.rand(shape, generator=generator, device=self.device, dtype=torch.float64)
+            user_B, start_B, count_B, within_B = self._user(draw_RB[0])
+            places = [_uniform(draw_B, count_B) for draw_B in draw_RB[1:]]
+            if within_B is not None:
+                places[0] = within_B
+            positive_BP = self.items[start_B[:, None] + torch.stack(places, dim=1)].long()
+            others_J = None
+            if self.others:
+                others_J = torch.randint(self.n_items, (self.others,), generator=generator, device=self.device)
+            return Pairs(user_B, positive_BP, others_J)
+
+
+class TripletSampler(_Rows):
+    """LightGCN's sampler: a user uniformly, then one of their items, then an item they do not have, each uniformly.
+
+    The negative needs no rejection. In a user's sorted items a_0 < a_1 < …, exactly a_j - j items below a_j are
+    missing, so the r-th missing item is r + #{j : a_j - j ≤ r}. A binary search finds the count: in Triton among the
+    user's own items, elsewhere for a whole batch in the keys u (I + 1) + a_j - j, which ascend over all users.
+    """
+
+    def __init__(self, train: Csr, n_items: int, device: torch.device | str = "cpu", draw: Draw = "user") -> None:
+        super().__init__(train, n_items, device, draw)
         self.largest = int(train.counts.max())
         self.keys = None if launching.triton_runs(self.items) else torch.from_numpy(_keys(train, n_items)).to(device)
 
     @staticmethod
-    def planned_bytes(n_users: int, n_edges: int, device: str) -> int:
-        """What a sampler holds: two numbers of 8 bytes a user, an item an interaction, and on CPU a key beside it."""
-        return 16 * n_users + (4 if device == "cuda" else 12) * n_edges
+    def planned_bytes(n_users: int, n_edges: int, device: str, draw: Draw) -> int:
+        """On CPU a key beside each item."""
+        return _Rows.planned_bytes(n_users, n_edges, device, draw) + (0 if device == "cuda" else 8) * n_edges
 
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
         """`size` independent triplets."""
@@ -68,13 +146,13 @@ class TripletSampler:
 
                 key = draw_key(generator, self.device)
                 return Triplets(
-                    *triplets(self.eligible, self.indptr, self.items, self.n_items, self.largest, size, key)
+                    *triplets(
+                        self.eligible, self.bounds, self.indptr, self.items, self.n_items, self.largest, size, key
+                    )
                 )
             draw_3B = torch.rand(3, size, generator=generator, device=self.device, dtype=torch.float64)
-            user = self.eligible[_uniform(draw_3B[0], self.n_eligible)]
-            start = self.indptr[user]
-            count = self.indptr[user + 1] - start
-            positive = self.items[start + _uniform(draw_3B[1], count)]
+            user, start, count, within = self._user(draw_3B[0])
+            positive = self.items[start + (_uniform(draw_3B[1], count) if within is None else within)]
             missing = _uniform(draw_3B[2], self.n_items - count)
             below = torch.searchsorted(self.keys, user * (self.n_items + 1) + missing, right=True) - start
             return Triplets(user, positive.long(), missing + below)

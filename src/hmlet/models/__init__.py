@@ -10,7 +10,7 @@ from typing import TypeVar, get_args
 import torch
 
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
+from hmlet.graph.layers import Layers, Similarity
 from hmlet.models.base import (
     NOISE_FREE,
     EmbeddingConfig,
@@ -78,6 +78,11 @@ for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF, Popula
     register(_model)
 
 
-def build(config: ModelConfig, graph: Graph, generator: torch.Generator) -> Model:
-    """A freshly initialised model for a graph; every initial number comes from the generator."""
-    return MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config
+def build(config: ModelConfig, graph: Graph, generator: torch.Generator, similarity: Similarity = "dot") -> Model:
+    """A freshly initialised model for a graph; every initial number comes from the generator.
+
+    `similarity` is what its scores are (`Recipe.similarity`).
+    """
+    model = MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config
+    model.similarity = similarity
+    return model

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.layers import JoinedBy, Layers
+from hmlet.graph.layers import JoinedBy, Layers, Similarity
 from hmlet.graph.work import Part
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
@@ -192,6 +192,8 @@ class Model(nn.Module, ABC):
     propagates_layers: ClassVar[bool] = True  # whether its i-th product multiplies the i-th layer that is read out
     joined_by: JoinedBy = "mean"  # how the layers become a factor
     factor_scale: float = 1.0  # of concatenated layers
+    similarity: Similarity = "dot"  # what its scores are, as the loss that trains it says
+    ranks: Ranks = ALONE  # who has the other columns of its embeddings
 
     def __init__(self, config: EmbeddingConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
@@ -205,7 +207,9 @@ class Model(nn.Module, ABC):
         """Every layer's embeddings, joined as this model joins them: `return self.layers([...])`."""
 
     def layers(self, embeddings_ND: Sequence[Tensor], gates: dict[int, Tensor] | None = None) -> Layers:
-        return Layers(embeddings_ND, self.embedding, gates or {}, self.joined_by, self.factor_scale)
+        return Layers(
+            embeddings_ND, self.embedding, gates or {}, self.joined_by, self.factor_scale, self.similarity, self.ranks
+        )
 
     def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
@@ -279,6 +283,7 @@ class Model(nn.Module, ABC):
     def keep_columns(self, ranks: Ranks) -> Model:
         """This model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
         self.embedding = nn.Parameter(ranks.own_columns(self.embedding.detach()), self.embedding.requires_grad)
+        self.ranks = ranks
         return self
 
     def weights(self) -> list[nn.Parameter]:

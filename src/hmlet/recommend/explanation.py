@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 import numpy as np
-import torch
 
 from hmlet.data import Dataset
 from hmlet.data.interactions import Id
@@ -96,14 +95,9 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
 
 def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:
     """Each of the user's layers' part of the score; their sum is the score."""
-    layers_1D = [layer_ND[user][None] for layer_ND in fold.layers]
     item_F = fold.factor(fold.graph.n_users + item).double()
-    parts: list[LayerPart] = []
-    for at in range(len(layers_1D)):
-        alone = [layer if layer is layers_1D[at] else torch.zeros_like(layer) for layer in layers_1D]
-        part = float(fold.model.layers(alone).factors()[0].double() @ item_F)
-        parts.append({"layer": at, "contribution": part})
-    return parts
+    shares = fold.model.layers([layer_ND[user][None] for layer_ND in fold.layers]).parts()
+    return [{"layer": at, "contribution": float(share_1F[0].double() @ item_F)} for at, share_1F in enumerate(shares)]
 
 
 def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]], float]:

@@ -147,7 +147,7 @@ class FoldIn:
     def propagate(self, lists: Lists, embedding_BD: Tensor, messages: list[Tensor] | None = None) -> Tensor:
         """The factors of newcomers whose e⁰ is given: the model's own propagation, with stored neighbours: B × F."""
         if not self.recipe.model.propagates:
-            return embedding_BD
+            return self.model.layers([embedding_BD]).factors()
         twin = _twin(self.model, embedding_BD)
         layers = twin.propagate(
             _Arrivals(self.messages(lists) if messages is None else messages, lists, twin), self.how

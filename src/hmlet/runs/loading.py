@@ -18,7 +18,8 @@ def load_model(run: RunDirectory, *, nodes: bool = True) -> Model:
 
     Without `nodes` it has the trained weights and no users or items: whoever is folded in brings its own e⁰.
     """
-    model = build(run.require_finished().recipe().model, NOBODY, torch.Generator())
+    recipe = run.require_finished().recipe()
+    model = build(recipe.model, NOBODY, torch.Generator(), recipe.similarity)
     stored, per_node = run.weights(), model.per_node()
     missing, unexpected = model.load_state_dict(
         {name: tensor for name, tensor in stored.items() if name not in per_node}, strict=False

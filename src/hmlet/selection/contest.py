@@ -127,7 +127,9 @@ def estimated_seconds(recipe: Recipe, sizes: Sizes, device: str) -> float:
         return 0.0
     train = recipe.train
     storage = 2 if device == "cuda" and train.precision == "bfloat16" else FLOAT
-    step = sum(part.seconds(RATES[device]) for part in step_parts(recipe, sizes.nodes, sizes.edges, storage))
+    step = sum(
+        part.seconds(RATES[device]) for part in step_parts(recipe, sizes.users, sizes.items, sizes.edges, storage)
+    )
     return step * train.epochs * math.ceil(sizes.edges / train.batch_size)
 
 

@@ -41,16 +41,18 @@ CACHED_BYTES = {"cuda": 1 << 24, "cpu": 1 << 20}  # of a table that stays in the
 GATHERS = {"cuda": 1 << 22, "cpu": 1 << 17}  # rows taken from it
 
 
-def step_parts(recipe: Recipe, n_nodes: int, n_edges: int, storage: int = FLOAT, resting: bool = False) -> list[Part]:
+def step_parts(
+    recipe: Recipe, n_users: int, n_items: int, n_edges: int, storage: int = FLOAT, resting: bool = False
+) -> list[Part]:
     """The parts of one gradient step. `storage` is the bytes of a propagated number, `resting` says that gates rest.
 
     Dense transformations of NGCF, LR-GCCF, GC-MC and PinSage are left out: for these the floor is a low one.
     """
     model, train = recipe.model, recipe.train
-    size, layers = model.columns, model.depth
+    size, layers, n_nodes = model.columns, model.depth, n_users + n_items
     table = n_nodes * size
     entries = 2 * n_edges * (1.0 - train.edge_dropout)
-    parts = build_loss(train.loss, recipe.loss).work(size, train.batch_size, layers, storage)
+    parts = build_loss(train.loss, recipe.loss).work(size, train.batch_size, layers, storage, n_items)
     if layers and train.edge_dropout:
         parts.append(Part("edge dropout", moved=2 * n_edges * (2 * INDEX + FLOAT) + entries * (INDEX + FLOAT)))
     for _ in range(2 * layers):

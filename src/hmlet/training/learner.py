@@ -34,7 +34,8 @@ class Learner:
         self.data, self.recipe, self.device, self.watch, self.ranks = data, recipe, device, watch, ranks
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
-        self.model: Model = build(recipe.model, self.graph, initial).keep_columns(ranks).to(device)
+        self.model: Model = build(recipe.model, self.graph, initial, recipe.similarity)
+        self.model.keep_columns(ranks).to(device)
         self.operator = make_operator(recipe, self.model, self.graph, device)
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)

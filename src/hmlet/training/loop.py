@@ -225,6 +225,8 @@ def _extend(run: RunDirectory, own: Recipe, recipe: Recipe) -> None:
             f"{run.path} cannot be extended: its step size falls along a cosine to nearly nothing in epoch {epochs}",
             fresh,
         )
+    if own.loss.scheduled:
+        raise RunError(f"{run.path} cannot be extended: its loss follows a schedule that ends in epoch {epochs}", fresh)
     saved = load_checkpoint(run)
     if saved is None:
         raise RunError(

@@ -102,7 +102,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.edges, device),
+        graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.edges, device, recipe.train.draw),
         table=(1 if recipe.train.epochs == 1 else 2) * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
@@ -115,7 +115,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
 def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
     one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
-    model = build(recipe.model, one, torch.Generator()).to(META)
+    model = build(recipe.model, one, torch.Generator(), recipe.similarity).to(META)
     state = model.state_dict()
     resized = {
         name: torch.empty(model.node_shape(name, sizes.users, sizes.items), dtype=state[name].dtype, device=META)

@@ -192,11 +192,11 @@ class WatchedSteps:
 
     def as_json(self) -> MeasuredStep:
         """A step's median seconds, its parts, its floor, and the rates behind that."""
-        recipe, operator, device = self.steps.recipe, self.steps.operator, self.steps.device
+        recipe, model, operator = self.steps.recipe, self.steps.model, self.steps.operator
         storage = operator.storage or torch.float32
         frozen = self.epoch < recipe.model.warmup
-        rates = measure(device, storage, recipe.model.columns)
-        parts = step_parts(recipe, operator.n_nodes, operator.n_edges, storage.itemsize, frozen)
+        rates = measure(self.steps.device, storage, recipe.model.columns)
+        parts = step_parts(recipe, model.n_users, model.n_items, operator.n_edges, storage.itemsize, frozen)
         floor = by_part(parts, rates)
         least = floor_seconds(parts, rates)
         seconds = median(self.timed) if self.timed else None

@@ -127,7 +127,7 @@ class GradientSteps:
         self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
         self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
         self.per_epoch = self.loss.steps(data.count("train"), recipe.train.batch_size)
-        self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device)
+        self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device, recipe.train.draw)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
         self.parameters = [*model.parameters(), *self.loss.parameters()]
         self.on_cuda = device.type == "cuda"
@@ -161,6 +161,7 @@ class GradientSteps:
         """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
         self.temperature.fill_(self.model.temperature(epoch))
         self.rate.fill_(learning_rate(self.recipe.train, epoch))
+        self.loss.enter(epoch / max(1, self.recipe.train.epochs - 1))
         trained = epoch >= self.recipe.model.warmup
         if any(weight.requires_grad != trained for weight in self.model.weights()):
             for weight in self.model.weights():

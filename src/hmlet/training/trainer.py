@@ -312,7 +312,8 @@ def extendable(recipe: Recipe, epochs: int) -> bool:
 
     Those of a cosine would follow a step size of nearly nothing, and whoever stopped early gains nothing by more.
     """
-    return recipe.train.schedule == "constant" and not recipe.model.solved and epochs == recipe.train.epochs
+    scheduled = recipe.train.schedule != "constant" or recipe.loss.scheduled
+    return not scheduled and not recipe.model.solved and epochs == recipe.train.epochs
 
 
 def _is_split(name: str, tensor: Tensor) -> bool:

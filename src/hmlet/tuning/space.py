@@ -40,17 +40,25 @@ Point = Mapping[str, object]
 """section.key -> one value of a space; keys that are left out keep the recipe's own value."""
 
 
-def load_space(file: Path | None, model: str, preset: str = "hmlet") -> Space:
-    """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset)."""
-    if file is None:
-        spaces, name = resources.files("hmlet.config") / "recipes" / "spaces", f"{MODELS[model].Config.family}.toml"
-        own = spaces / preset / name
-        source = own if own.is_file() else spaces / name
-        if not source.is_file():
-            raise ConfigError(f"{model} comes without a search space", "pass a TOML file with a [space] table")
-        text = source.read_text(encoding="utf-8")
-    else:
-        text = read_text(file, "a [space] table in TOML")
+def load_space(file: Path | None, model: str, preset: str = "hmlet", loss: str = "bpr") -> Space:
+    """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset).
+
+    Where the loss comes with a space of its own, that is added to the family's, and wins.
+    """
+    if file is not None:
+        return _parse(read_text(file, "a [space] table in TOML"), file)
+    spaces, name = resources.files("hmlet.config") / "recipes" / "spaces", f"{MODELS[model].Config.family}.toml"
+    own = spaces / preset / name
+    source = own if own.is_file() else spaces / name
+    if not source.is_file():
+        raise ConfigError(f"{model} comes without a search space", "pass a TOML file with a [space] table")
+    space, of_loss = _parse(source.read_text(encoding="utf-8"), source), spaces / "losses" / f"{loss}.toml"
+    if of_loss.is_file() and not MODELS[model].Config.solved:
+        space |= _parse(of_loss.read_text(encoding="utf-8"), of_loss)
+    return space
+
+
+def _parse(text: str, file: object) -> Space:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

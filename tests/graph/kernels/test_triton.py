@@ -367,6 +367,18 @@ def test_first_layer_adds_its_gradient_onto_the_mixtures() -> None:
 # -- the batch ------------------------------------------------------------------------------------------------------
 
 
+def test_interactions_are_uniform_where_they_are_drawn() -> None:
+    rows = [{3}, set(range(20)), set(range(15)), set(), {0, 19}]  # the second and the fourth cannot be drawn
+    train = planted.csr([(user, item) for user, items in enumerate(rows) for item in sorted(items)], len(rows))
+    sampler = TripletSampler(train, 20, DEVICE, "interaction")
+    triplets = sampler.sample(9000, torch.Generator(DEVICE).manual_seed(1))
+    drawn = list(zip(*(column.tolist() for column in triplets), strict=True))
+    pairs = Counter((user, positive) for user, positive, _ in drawn)
+    assert set(pairs) == {(user, item) for user in (0, 2, 4) for item in rows[user]}
+    assert chisquare(list(pairs.values())).pvalue > 1e-3
+    assert all(negative not in rows[user] for user, _, negative in drawn)
+
+
 def test_triplets_are_exact_and_uniform() -> None:
     rows = [{3}, set(range(15)), {0, 19}, set(range(1, 20)), set(), set(range(20))]  # the last two cannot be drawn
     train = planted.csr([(user, item) for user, items in enumerate(rows) for item in sorted(items)], len(rows))

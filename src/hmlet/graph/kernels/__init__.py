@@ -10,6 +10,7 @@ with part("optimizer"): ...               # a profile counts this work for that 
 from hmlet.graph.kernels.activation import Activation, dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu
 from hmlet.graph.kernels.factory import build_operator, plan_operator
 from hmlet.graph.kernels.launching import standing_for
+from hmlet.graph.kernels.log_sum_exp import Own, kth_best, log_sums
 from hmlet.graph.kernels.operator import Memory, Operator, draw_key, fork
 from hmlet.graph.kernels.parts import part
 from hmlet.graph.kernels.triplets import can_fuse, joined_margins, mean_margins
@@ -18,6 +19,7 @@ __all__ = [
     "Activation",
     "Memory",
     "Operator",
+    "Own",
     "build_operator",
     "can_fuse",
     "dense",
@@ -27,6 +29,8 @@ __all__ = [
     "gumbel_softmax",
     "head",
     "joined_margins",
+    "kth_best",
+    "log_sums",
     "mean_margins",
     "mix",
     "norm_dropout_relu",

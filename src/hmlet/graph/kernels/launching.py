@@ -31,6 +31,11 @@ def standing_for(device: str) -> Iterator[None]:
         _stands_for.reset(token)
 
 
+def device_kind(x: Tensor) -> str:
+    """The kind of device that a tensor is on or, without memory, stands for: "cpu" or "cuda"."""
+    return _stands_for.get() if x.is_meta else x.device.type
+
+
 def triton_runs(x: Tensor) -> bool:
     """Whether Triton works on a tensor: on CUDA where it is installed. A plan for CUDA assumes that it is."""
     return _stands_for.get() == "cuda" if x.is_meta else x.is_cuda and TRITON_INSTALLED

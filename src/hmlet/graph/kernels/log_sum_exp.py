@@ -1,0 +1,174 @@
+"""log Σ exp of a batch's scores over many items, with its gradients: the batch × items matrix never exists whole.
+
+    L = Σ_b w_b log Z_b,    Z_b = Σ_j exp(u_b · v_j)
+
+The weights are known before the sum, so a block of rows is turned into gradients as soon as it has been computed. With
+E_bj = exp(u_b · v_j - shift) in the block's memory,
+
+    ∂L/∂u_b = w_b / Z_b Σ_j E_bj v_j,    ∂L/∂v_j = Σ_b w_b / Z_b E_bj u_b,    ∂L/∂w_b = log Z_b
+
+which are three matrix products a block, and the backward pass only scales what they left. On CUDA a block may be
+bfloat16: its products run on tensor cores and are summed in float32, as is everything over rows. The host never waits
+for a number of the device, so a CUDA graph can hold all of it.
+
+Legend: B rows, M of them in a block, J items, F factor size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hmlet.graph.kernels import launching
+from hmlet.graph.kernels.parts import part
+
+BLOCK_BYTES = {
+    "cpu": 16 << 20,
+    "cuda": 512 << 20,
+}  # of a block's scores: near a CPU's cache; small beside a GPU's memory
+ALIGNED = {"cpu": 1, "cuda": 64}  # items are padded to a multiple of this, as tensor cores want rows to begin
+GROUPS = 32  # for each of the k best scores: so many groups of items, of whose best ones the k-th is taken
+
+
+class Own(NamedTuple):
+    """What completes Z_b where the items are a sample: the row's own item, which then counts once and no more."""
+
+    score_B: Tensor
+    item_B: Tensor
+    items_J: Tensor  # which items the sampled ones are
+
+
+def log_sums(
+    users_BF: Tensor,
+    items_JF: Tensor,
+    weights_B: Tensor,
+    *,
+    dtype: torch.dtype,
+    bounded: bool = False,
+    own: Own | None = None,
+    weight: float = 1.0,
+) -> Tensor:
+    """Σ_b w_b log Z_b, differentiable in users, items, weights and the own scores.
+
+    Each item counts `weight` times. With `own`, Z_b = exp(own_b) + weight Σ_j exp(u_b · v_j) over the items j but the
+    row's own.
+    `dtype` is that of a block. `bounded` promises that no two scores of a row are more than 80 apart, as with cosines
+    over a temperature of at least 0.025: the largest score need not be looked for then.
+    """
+    score_B = None if own is None else own.score_B
+    with part("readout and loss"):
+        total: Tensor = _LogSums.apply(users_BF, items_JF, weights_B, score_B, own, weight, dtype, bounded)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _LogSums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        users_BF: Tensor,
+        items_JF: Tensor,
+        weights_B: Tensor,
+        score_B: Tensor | None,
+        own: Own | None,
+        weight: float,
+        dtype: torch.dtype,
+        bounded: bool,
+    ) -> Tensor:
+        blocks = _Blocks(users_BF, items_JF, dtype)
+        bound = blocks.bound() if bounded else None
+        grad_users_BF, grad_items_JF = (
+            torch.empty_like(users_BF),
+            torch.zeros_like(blocks.items_JF, dtype=users_BF.dtype),
+        )
+        log_B, grad_own_B = torch.empty_like(weights_B), None if score_B is None else torch.empty_like(score_B)
+        for rows, scores_MJ in blocks.each(bound):
+            if own is not None:
+                own_M1, sampled = own.item_B[rows, None], scores_MJ[:, : len(items_JF)]
+                sampled.masked_fill_(own.items_J == own_M1, -torch.inf)
+            if bound is not None:
+                shift_M = bound.expand(len(scores_MJ))
+            else:
+                shift_M = scores_MJ.amax(dim=1).to(weights_B.dtype)
+                if score_B is not None:
+                    shift_M = torch.maximum(shift_M, score_B[rows])
+                scores_MJ.sub_(shift_M[:, None].to(dtype))
+                shift_M = shift_M.to(dtype).to(shift_M.dtype)  # as it was subtracted
+            powers_MJ = scores_MJ.exp_()
+            sum_M = powers_MJ.sum(dim=1, dtype=weights_B.dtype) * weight
+            if score_B is not None and grad_own_B is not None:
+                own_M = (score_B[rows] - shift_M).exp()
+                sum_M = sum_M + own_M
+                grad_own_B[rows] = weights_B[rows] * own_M / sum_M
+            log_B[rows] = sum_M.log() + shift_M
+            share_M1 = (weights_B[rows] * weight / sum_M)[:, None]
+            torch.mul(powers_MJ @ blocks.items_JF, share_M1, out=grad_users_BF[rows])
+            grad_items_JF += powers_MJ.T @ (users_BF[rows] * share_M1).to(dtype)
+        ctx.save_for_backward(grad_users_BF, grad_items_JF[: len(items_JF)], log_B, grad_own_B)
+        return torch.dot(weights_B, log_B)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with part("readout and loss"):
+            grads = [None if saved is None else saved * grad for saved in ctx.saved_tensors]
+        return *grads, None, None, None, None
+
+
+class _Blocks:
+    """Blocks of the scores u_b · v_j, each in the memory of the one before it."""
+
+    def __init__(self, users_BF: Tensor, items_JF: Tensor, dtype: torch.dtype) -> None:
+        kind, count = launching.device_kind(items_JF), len(items_JF)
+        self.users_BF, self.dtype = users_BF, dtype
+        self.padding = -count % ALIGNED[kind]
+        self.items_JF = items_JF.to(dtype)
+        if self.padding:
+            self.items_JF = items_JF.new_zeros(count + self.padding, items_JF.shape[1], dtype=dtype)
+            self.items_JF[:count] = items_JF
+        fitting = BLOCK_BYTES[kind] // max(1, len(self.items_JF) * self.items_JF.element_size())
+        self.size = max(1, min(len(users_BF), fitting))
+
+    def bound(self) -> Tensor:
+        """What no score exceeds, after Cauchy and Schwarz."""
+        users, items = (torch.linalg.vector_norm(x, dim=1).amax() for x in (self.users_BF, self.items_JF))
+        bound: Tensor = users * items
+        return bound.to(self.dtype).to(self.users_BF.dtype)  # a number that a block can subtract without rounding
+
+    def each(self, minus: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Which rows they are, and their scores less a number that all of them share; of padded items, -∞: M × J."""
+        offset_J = self.items_JF.new_zeros(len(self.items_JF))
+        if minus is not None:
+            offset_J -= minus.to(self.dtype)
+        if self.padding:
+            offset_J[-self.padding :] = -torch.inf
+        room_MJ = self.items_JF.new_empty(self.size, len(self.items_JF))
+        for start in range(0, len(self.users_BF), self.size):
+            rows = slice(start, min(start + self.size, len(self.users_BF)))
+            own_MF = self.users_BF[rows].to(self.dtype)
+            yield rows, torch.addmm(offset_J, own_MF, self.items_JF.T, out=room_MJ[: len(own_MF)])
+            if room_MJ.is_meta:  # a plan needs to see only one: all have the same memory
+                return
+
+
+@torch.no_grad()
+def kth_best(users_BF: Tensor, items_JF: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """About the k-th best score of each row: B.
+
+    Items are dealt into GROUPS · k groups, and the k-th best of the groups' best scores is taken. It is the k-th best
+    score itself where the k best are in groups of their own, and else one of the next; with few items it always is.
+    """
+    blocks, k = _Blocks(users_BF, items_JF, dtype), min(k, len(items_JF))
+    groups = GROUPS * k
+    best_B = users_BF.new_empty(len(users_BF))
+    with part("readout and loss"):
+        for rows, scores_MJ in blocks.each():
+            whole = scores_MJ.shape[1] // groups * groups
+            if whole:
+                best_MG = scores_MJ[:, :whole].view(len(scores_MJ), -1, groups).amax(dim=1)
+                left_ML = scores_MJ[:, whole:]
+                torch.maximum(best_MG[:, : left_ML.shape[1]], left_ML, out=best_MG[:, : left_ML.shape[1]])
+                scores_MJ = best_MG
+            best_B[rows] = torch.topk(scores_MJ, k, dim=1).values[:, -1].to(best_B.dtype)
+    return best_B

@@ -1,0 +1,194 @@
+"""Softmax: a user's item shall score high among all items.
+
+    mean of -s(u, i) / τ + log Σ_j exp(s(u, j) / τ) over pairs of a user u and an item i of u
+
+s is the cosine of the two factors or their dot product, and j runs over all items, i among them. With
+`loss.negatives` = J it runs over J items that are drawn uniformly and shared by the batch, and the sum is estimated by
+
+    exp(s(u, i) / τ) + I / J Σ_{j drawn, j ≠ i} exp(s(u, j) / τ)
+
+whose mean over the draws is the whole sum.
+
+Legend: B users of a batch, M of them the rank's own, P items of each, I items, J of them compared with, F factor size,
+N nodes. Every rank has the whole factors of its own users and of all items that these are compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from hmlet.data import Csr
+from hmlet.graph.kernels import Own, log_sums
+from hmlet.graph.layers import Layers, Similarity
+from hmlet.graph.work import FLOAT, Part
+from hmlet.losses.base import Loss, LossConfig, Terms
+from hmlet.losses.sampling import Draw, Pairs, PairSampler, eligible_users
+from hmlet.system.ranks import Ranks
+
+LEAST, MOST = 0.025, 10.0  # temperatures: below the least, exponentials of cosines leave the range of floats
+Temperature = Annotated[float, Field(ge=LEAST, le=MOST)]
+
+
+class SoftmaxConfig(LossConfig):
+    """The settings of a softmax."""
+
+    similarity: Similarity = "cosine"
+    """What a score is: the cosine of a user's and an item's factor, or their dot product."""
+    temperature: Temperature = 0.1
+    """τ: the smaller, the more the loss is about the items that score best."""
+    temperature_end: Temperature | None = None
+    """τ in the last epoch, where it moves: by the same factor each epoch."""
+    temperature_learned: bool = False
+    """Whether τ is a trained parameter, which starts at `temperature`."""
+    negatives: Annotated[int, Field(ge=0)] = 0
+    """J, how many items a batch is compared with, drawn uniformly; 0: all items."""
+
+    @model_validator(mode="after")
+    def _one_way_to_move(self) -> SoftmaxConfig:
+        if self.temperature_learned and self.temperature_end is not None:
+            raise ValueError("a learned temperature has no schedule; leave temperature_end or temperature_learned out")
+        return self
+
+    @property
+    def ranked_by(self) -> Similarity:
+        return self.similarity
+
+    @property
+    def scheduled(self) -> bool:
+        return self.temperature_end is not None
+
+
+class Compared(NamedTuple):
+    """A batch's scores over τ, as far as the rank has them."""
+
+    users_MF: Tensor  # over τ
+    score_MP: Tensor  # of the users' own items
+    items_JF: Tensor  # that the users are compared with
+    log_sums: Callable[[Tensor], Tensor]  # weights w -> Σ_u w_u log Σ_j exp(s(u, j) / τ), of M users
+    share: float  # J / I
+    temperature: Tensor
+    dtype: torch.dtype  # of blocks of scores
+
+
+class Softmax(Loss[Pairs]):
+    """The softmax over all items, or over a sample of them; what its variants share with it."""
+
+    name = "softmax"
+    Config = SoftmaxConfig
+    config: SoftmaxConfig
+    counts_own = True  # whether a sample of items is completed by the user's own
+    log_temperature: Tensor
+
+    def __init__(self, config: SoftmaxConfig) -> None:
+        super().__init__(config)
+        self.config = config
+        start = torch.tensor(math.log(config.temperature))
+        if config.temperature_learned:
+            self.log_temperature = nn.Parameter(start)
+        else:
+            self.register_buffer("log_temperature", start)
+
+    @property
+    def positives(self) -> int:
+        """P, how many items of a user a batch has."""
+        return 1
+
+    # -- what it draws --------------------------------------------------------------------------------------------
+
+    def require(self, train: Csr, n_items: int) -> None:
+        eligible_users(train, n_items)
+
+    def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> PairSampler:
+        return PairSampler(train, n_items, device, draw, self.positives, self.config.negatives)
+
+    def planned(self, size: int) -> Pairs:
+        users, others = PairSampler.users_of(size, self.positives), self.config.negatives
+        with torch.device("meta"):
+            others_J = torch.empty(others, dtype=torch.int64) if others else None
+            user_B = torch.empty(users, dtype=torch.int64)
+            return Pairs(user_B, torch.empty(users, self.positives, dtype=torch.int64), others_J)
+
+    def sampler_bytes(self, n_users: int, n_edges: int, device: str, draw: Draw) -> int:
+        return PairSampler.planned_bytes(n_users, n_edges, device, draw)
+
+    def enter(self, progress: float) -> None:
+        if self.config.temperature_end is not None:
+            first, last = math.log(self.config.temperature), math.log(self.config.temperature_end)
+            self.log_temperature.fill_(first + progress * (last - first))
+
+    # -- what it computes -----------------------------------------------------------------------------------------
+
+    def nodes(self, batch: Pairs, n_users: int) -> Tensor:
+        return torch.cat([batch.user, n_users + batch.positive.flatten()])
+
+    def forward(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Terms:
+        own = self._value(self._compare(layers, batch, n_users, ranks)) / len(batch.user)
+        users_BD, items_BD = (
+            layers.initial_ND.index_select(0, rows) for rows in (batch.user, n_users + batch.positive.flatten())
+        )
+        norms = users_BD.square().sum() / len(users_BD) + items_BD.square().sum() / len(items_BD)
+        return Terms(*ranks.total(own, norms))
+
+    def _value(self, compared: Compared) -> Tensor:
+        """The loss, added up over the rank's own users."""
+        score_M = compared.score_MP[:, 0]
+        return compared.log_sums(torch.ones_like(score_M)) - score_M.sum()
+
+    def _compare(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Compared:
+        with torch.no_grad():
+            self.log_temperature.clamp_(math.log(LEAST), math.log(MOST))
+        temperature = self.log_temperature.exp()
+        users_BF, table_TF, place_BP, count = _factors(layers, batch, n_users)
+        users_MF = ranks.rows(users_BF) / temperature
+        table_TF = ranks.gather(ranks.rows(table_TF), len(table_TF))
+        mine = ranks.own_rows(len(batch.user))
+        positive_MPF = table_TF.index_select(0, place_BP[mine].flatten()).view(-1, self.positives, users_MF.shape[1])
+        score_MP = (users_MF[:, None] * positive_MPF).sum(dim=2)
+        narrow = layers.embeddings_ND[-1].dtype == torch.bfloat16
+        dtype = torch.bfloat16 if narrow else users_MF.dtype
+        completing, weight = None, 1.0
+        if batch.others is not None:
+            weight = (len(layers.initial_ND) - n_users) / count
+            if self.counts_own:
+                completing = Own(score_MP[:, 0], batch.positive[mine, 0], batch.others)
+
+        def sums(weights_M: Tensor) -> Tensor:
+            bounded = layers.similarity == "cosine"
+            return log_sums(
+                users_MF, table_TF[:count], weights_M, dtype=dtype, bounded=bounded, own=completing, weight=weight
+            )
+
+        return Compared(users_MF, score_MP, table_TF[:count], sums, 1 / weight, temperature, dtype)
+
+    def work(self, size: int, batch: int, depth: int, storage: int, n_items: int) -> list[Part]:
+        """Reading a batch's users and every item compared with, in every layer, and three matrix products."""
+        users, items = PairSampler.users_of(batch, self.positives), self.config.negatives or n_items
+        rows = (users + items) * size
+        return [
+            Part("sampling", moved=users * (1 + 2 * self.positives + 3) * 8),
+            Part(
+                "readout and loss",
+                moved=2 * rows * (FLOAT + depth * storage),
+                operations=3 * 2.0 * users * items * size,
+            ),
+        ]
+
+
+def _factors(layers: Layers, batch: Pairs, n_users: int) -> tuple[Tensor, Tensor, Tensor, int]:
+    """The factors of users (B × F) and of items (T × F), where each user's own items are among these (B × P), and how
+    many of them, the first ones, are those that users are compared with."""
+    if batch.others is None:
+        users_UF, items_IF = torch.split(layers.factors(), [n_users, len(layers.initial_ND) - n_users])
+        return users_UF.index_select(0, batch.user), items_IF, batch.positive, len(items_IF)
+    count, own = len(batch.others), batch.positive.numel()
+    items_T = torch.cat([batch.others, batch.positive.flatten()])
+    factors_RF = layers.factors(torch.cat([batch.user, n_users + items_T]))
+    users_BF, items_TF = torch.split(factors_RF, [len(batch.user), count + own])
+    place_BP = torch.arange(count, count + own, device=items_T.device).view_as(batch.positive)
+    return users_BF, items_TF, place_BP, count

@@ -1,0 +1,79 @@
+"""Sums of exponentials in blocks: gradients, the range of floats, bfloat16, and the k-th best score."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hmlet.graph.kernels import Own, kth_best, log_sum_exp, log_sums
+
+ITEMS = torch.tensor([2, 7, 7, 0, 19, 4])  # item 7 was drawn twice
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of two rows of six numbers."""
+    monkeypatch.setitem(log_sum_exp.BLOCK_BYTES, "cpu", 2 * 8 * 6)
+
+
+def test_weights_and_own_scores_have_gradients_too(small_blocks: None) -> None:
+    generator = torch.Generator().manual_seed(3)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    users, items, weights, own = numbers(5, 4), numbers(6, 4), numbers(5), numbers(5)
+    item = torch.tensor([2, 9, 0, 4, 7])
+    for bounded in (False, True):
+        assert torch.autograd.gradcheck(
+            lambda u, v, w, s, bounded=bounded: log_sums(
+                u, v, w, dtype=u.dtype, bounded=bounded, own=Own(s, item, ITEMS), weight=2.5
+            ),
+            (users, items, weights, own),
+        )
+
+
+def test_huge_scores_stay_finite() -> None:
+    users, items = torch.tensor([[300.0], [-300.0]], requires_grad=True), torch.tensor([[1.0], [0.5], [-1.0]])
+    total = log_sums(users, items, torch.ones(2), dtype=torch.float32)
+    total.backward()  # type: ignore[no-untyped-call]
+    assert total.item() == pytest.approx(600.0)
+    assert users.grad is not None
+    assert users.grad.tolist() == [[1.0], [-1.0]]
+
+
+def test_bfloat16_blocks_are_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA: padded items count nothing, sums over rows keep float32."""
+    monkeypatch.setitem(log_sum_exp.ALIGNED, "cpu", 64)
+    generator = torch.Generator().manual_seed(4)
+    users, items = (
+        torch.nn.functional.normalize(torch.randn(count, 32, generator=generator), dim=1) for count in (40, 100)
+    )
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        u, v = (users / 0.1).requires_grad_(), items.clone().requires_grad_()
+        total = log_sums(u, v, torch.full((40,), 1 / 40), dtype=dtype, bounded=True)
+        total.backward()  # type: ignore[no-untyped-call]
+        found.append((total.item(), u.grad, v.grad))
+    exact = torch.logsumexp(users / 0.1 @ items.T, dim=1).mean().item()
+    assert found[0][0] == pytest.approx(exact, rel=1e-5)
+    assert found[1][0] == pytest.approx(exact, rel=1e-2)
+    for one, other in zip(found[0][1:], found[1][1:], strict=True):
+        assert (one - other).norm() < 0.02 * one.norm()  # type: ignore[union-attr, operator]
+
+
+def test_the_kth_best_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact where there are few items; else never above it, and seldom far below."""
+    generator = torch.Generator().manual_seed(5)
+    users, items = torch.randn(50, 8, generator=generator), torch.randn(1003, 8, generator=generator)
+    best = torch.sort(users @ items.T, dim=1, descending=True).values
+    torch.testing.assert_close(kth_best(users, items[:90], 3, torch.float32), _kth(users, items[:90], 3))
+    found = kth_best(users, items, 5, torch.float32)
+    assert (found <= best[:, 4] + 1e-5).all()
+    assert (found >= best[:, 6] - 1e-5).all()  # of five items in 160 groups, three would have to share one
+    assert ((found - best[:, 4]).abs() < 1e-5).float().mean() > 0.8
+
+
+def _kth(users: Tensor, items: Tensor, k: int) -> Tensor:
+    return torch.topk(users @ items.T, k, dim=1).values[:, -1]
