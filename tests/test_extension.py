@@ -205,7 +205,7 @@ def test_the_command_line_knows_it(board: Dataset, tmp_path: Path, capsys: pytes
     assert (
         main(["train", str(tmp_path / "data"), "--model", "two-views", "--set", "train.loss=none", "--out", "x"]) == 2
     )
-    assert "choose one of bpr, softmax, softmax@k, bsl, hinge" in capsys.readouterr().err
+    assert "choose one of bpr, softmax, multinomial, softmax@k, bsl, hinge" in capsys.readouterr().err
 
 
 def test_it_is_served(run: Run) -> None:

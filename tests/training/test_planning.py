@@ -62,7 +62,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-LOSSES = [["softmax"], ["softmax", "loss.negatives=300"], ["softmax@k", "loss.similarity=dot"], ["bsl"]]
+LOSSES = [["softmax"], ["softmax", "loss.negatives=300"], ["softmax@k", "loss.similarity=dot"], ["bsl"],
+          ["multinomial"], ["multinomial", "train.batch_size=100", "loss.negatives=300"]]  # fmt: skip
 
 
 @pytest.mark.parametrize(

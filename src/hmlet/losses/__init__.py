@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from hmlet.losses.base import Loss, LossConfig, Sampler, Terms, penalty
 from hmlet.losses.bpr import BPR
 from hmlet.losses.bsl import BSL
+from hmlet.losses.multinomial import Multinomial
 from hmlet.losses.softmax import Softmax
 from hmlet.losses.softmax_at_k import SoftmaxAtK
 
@@ -26,7 +27,7 @@ def register(loss: Registered) -> Registered:
     return loss
 
 
-for _loss in (BPR, Softmax, SoftmaxAtK, BSL):
+for _loss in (BPR, Softmax, Multinomial, SoftmaxAtK, BSL):
     register(_loss)
 
 

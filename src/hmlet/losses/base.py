@@ -73,16 +73,16 @@ class Loss(nn.Module, ABC, Generic[Batch]):
         """What draws its batches, by user or by interaction."""
 
     @abstractmethod
-    def planned(self, size: int) -> Batch:
-        """A batch on tensors without memory, with which a plan runs a step."""
+    def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Batch:
+        """A batch on tensors without memory, with which a plan for "cpu" or "cuda" runs a step."""
 
-    def sampler_bytes(self, n_users: int, n_edges: int, device: str, draw: Draw) -> int:
+    def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
         """What its sampler holds on a device, "cpu" or "cuda"."""
         return 0
 
-    def steps(self, n_interactions: int, batch_size: int) -> int:
+    def steps(self, train: Csr, batch_size: int) -> int:
         """Steps an epoch: as many entries are drawn as there are training interactions."""
-        return math.ceil(n_interactions / batch_size)
+        return math.ceil(len(train.items) / batch_size)
 
     def enter(self, progress: float) -> None:
         """Take up a new epoch; `progress` goes from 0 in the first epoch to 1 in the last."""
@@ -97,7 +97,7 @@ class Loss(nn.Module, ABC, Generic[Batch]):
     def forward(self, layers: Layers, batch: Batch, n_users: int, ranks: Ranks) -> Terms:
         """The loss of a batch under the layers. Of several ranks each has its own columns of every layer."""
 
-    def work(self, size: int, batch: int, depth: int, storage: int, n_items: int) -> list[Part]:
+    def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
         """What a step cannot avoid for drawing a batch of B entries and for reading its rows of every layer."""
         rows = 3 * batch * size
         return [

@@ -30,10 +30,10 @@ class BPR(Loss[Triplets]):
     def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> TripletSampler:
         return TripletSampler(train, n_items, device, draw)
 
-    def planned(self, size: int) -> Triplets:
+    def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Triplets:
         return Triplets(*(torch.empty(size, dtype=torch.int64, device="meta") for _ in range(3)))
 
-    def sampler_bytes(self, n_users: int, n_edges: int, device: str, draw: Draw) -> int:
+    def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
         return TripletSampler.planned_bytes(n_users, n_edges, device, draw)
 
     def nodes(self, batch: Triplets, n_users: int) -> Tensor:

@@ -27,7 +27,7 @@ from hmlet.data import Csr
 from hmlet.graph.kernels import Own, log_sums
 from hmlet.graph.layers import Layers, Similarity
 from hmlet.graph.work import FLOAT, Part
-from hmlet.losses.base import Loss, LossConfig, Terms
+from hmlet.losses.base import Batch, Loss, LossConfig, Terms
 from hmlet.losses.sampling import Draw, Pairs, PairSampler, eligible_users
 from hmlet.system.ranks import Ranks
 
@@ -76,13 +76,11 @@ class Compared(NamedTuple):
     dtype: torch.dtype  # of blocks of scores
 
 
-class Softmax(Loss[Pairs]):
-    """The softmax over all items, or over a sample of them; what its variants share with it."""
+class Tempered(Loss[Batch]):
+    """A loss of scores over a temperature, which is fixed, moves with the epochs, or is trained."""
 
-    name = "softmax"
     Config = SoftmaxConfig
     config: SoftmaxConfig
-    counts_own = True  # whether a sample of items is completed by the user's own
     log_temperature: Tensor
 
     def __init__(self, config: SoftmaxConfig) -> None:
@@ -94,6 +92,27 @@ class Softmax(Loss[Pairs]):
         else:
             self.register_buffer("log_temperature", start)
 
+    def require(self, train: Csr, n_items: int) -> None:
+        eligible_users(train, n_items)
+
+    def enter(self, progress: float) -> None:
+        if self.config.temperature_end is not None:
+            first, last = math.log(self.config.temperature), math.log(self.config.temperature_end)
+            self.log_temperature.fill_(first + progress * (last - first))
+
+    def temperature(self) -> Tensor:
+        """τ as it is now, within its bounds."""
+        with torch.no_grad():
+            self.log_temperature.clamp_(math.log(LEAST), math.log(MOST))
+        return self.log_temperature.exp()
+
+
+class Softmax(Tempered[Pairs]):
+    """The softmax over all items, or over a sample of them; what its variants share with it."""
+
+    name = "softmax"
+    counts_own = True  # whether a sample of items is completed by the user's own
+
     @property
     def positives(self) -> int:
         """P, how many items of a user a batch has."""
@@ -101,26 +120,18 @@ class Softmax(Loss[Pairs]):
 
     # -- what it draws --------------------------------------------------------------------------------------------
 
-    def require(self, train: Csr, n_items: int) -> None:
-        eligible_users(train, n_items)
-
     def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> PairSampler:
         return PairSampler(train, n_items, device, draw, self.positives, self.config.negatives)
 
-    def planned(self, size: int) -> Pairs:
+    def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Pairs:
         users, others = PairSampler.users_of(size, self.positives), self.config.negatives
         with torch.device("meta"):
             others_J = torch.empty(others, dtype=torch.int64) if others else None
             user_B = torch.empty(users, dtype=torch.int64)
             return Pairs(user_B, torch.empty(users, self.positives, dtype=torch.int64), others_J)
 
-    def sampler_bytes(self, n_users: int, n_edges: int, device: str, draw: Draw) -> int:
+    def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
         return PairSampler.planned_bytes(n_users, n_edges, device, draw)
-
-    def enter(self, progress: float) -> None:
-        if self.config.temperature_end is not None:
-            first, last = math.log(self.config.temperature), math.log(self.config.temperature_end)
-            self.log_temperature.fill_(first + progress * (last - first))
 
     # -- what it computes -----------------------------------------------------------------------------------------
 
@@ -141,9 +152,7 @@ class Softmax(Loss[Pairs]):
         return compared.log_sums(torch.ones_like(score_M)) - score_M.sum()
 
     def _compare(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Compared:
-        with torch.no_grad():
-            self.log_temperature.clamp_(math.log(LEAST), math.log(MOST))
-        temperature = self.log_temperature.exp()
+        temperature = self.temperature()
         users_BF, table_TF, place_BP, count = _factors(layers, batch, n_users)
         users_MF = ranks.rows(users_BF) / temperature
         table_TF = ranks.gather(ranks.rows(table_TF), len(table_TF))
@@ -166,7 +175,7 @@ class Softmax(Loss[Pairs]):
 
         return Compared(users_MF, score_MP, table_TF[:count], sums, 1 / weight, temperature, dtype)
 
-    def work(self, size: int, batch: int, depth: int, storage: int, n_items: int) -> list[Part]:
+    def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
         """Reading a batch's users and every item compared with, in every layer, and three matrix products."""
         users, items = PairSampler.users_of(batch, self.positives), self.config.negatives or n_items
         rows = (users + items) * size

@@ -52,7 +52,7 @@ def step_parts(
     size, layers, n_nodes = model.columns, model.depth, n_users + n_items
     table = n_nodes * size
     entries = 2 * n_edges * (1.0 - train.edge_dropout)
-    parts = build_loss(train.loss, recipe.loss).work(size, train.batch_size, layers, storage, n_items)
+    parts = build_loss(train.loss, recipe.loss).work(size, train.batch_size, layers, storage, n_users, n_items)
     if layers and train.edge_dropout:
         parts.append(Part("edge dropout", moved=2 * n_edges * (2 * INDEX + FLOAT) + entries * (INDEX + FLOAT)))
     for _ in range(2 * layers):

@@ -102,10 +102,10 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.edges, device, recipe.train.draw),
+        graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.items, sizes.edges, device, recipe.train.draw),
         table=(1 if recipe.train.epochs == 1 else 2) * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
-        activations=max(0, _step_bytes(recipe, model, operator, sizes, ranks) - trained),
+        activations=max(0, _step_bytes(recipe, model, operator, sizes, device, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
         start=_start_bytes(recipe, model, sizes, device, ranks),
         captured=device == "cuda" and ranks.size == 1 and operator.capturable and not recipe.model.solved,
@@ -125,13 +125,14 @@ def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     return model
 
 
-def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, ranks: Ranks) -> int:
+def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks) -> int:
     """The most that one step holds beyond parameters and optimizer, gradients included."""
     if recipe.model.solved:
         return model.solving_bytes(sizes.edges)
     loss = build_loss(recipe.train.loss, recipe.loss).to(META)
     with Ledger(model) as ledger:
-        batch, temperature = loss.planned(recipe.train.batch_size), torch.empty((), device=META)
+        size, temperature = recipe.train.batch_size, torch.empty((), device=META)
+        batch = loss.planned(size, sizes.users, sizes.items, sizes.edges, device)
         try:
             value = batch_loss(recipe, model, loss, operator, batch, temperature, torch.Generator(), ranks)
             value.backward()  # type: ignore[no-untyped-call]

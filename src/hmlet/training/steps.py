@@ -126,7 +126,7 @@ class GradientSteps:
     ) -> None:
         self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
         self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
-        self.per_epoch = self.loss.steps(data.count("train"), recipe.train.batch_size)
+        self.per_epoch = self.loss.steps(data.csr("train"), recipe.train.batch_size)
         self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device, recipe.train.draw)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
         self.parameters = [*model.parameters(), *self.loss.parameters()]

@@ -1,0 +1,124 @@
+"""The multinomial likelihood against a naive one in float64: its value, its gradient, and the mean over batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hmlet.config import resolve
+from hmlet.data import Csr
+from hmlet.graph.layers import Layers, Similarity
+from hmlet.losses import LOSSES
+from hmlet.losses.multinomial import Multinomial, UserSampler
+from hmlet.losses.sampling import Draw
+from hmlet.system.ranks import ALONE
+from hmlet.training.floor import step_parts
+
+N_USERS, N_ITEMS, SIZE, TEMPERATURE = 5, 7, 4, 0.3
+OWN = [[0, 3], [], [1, 2, 6], [4], list(range(7))]  # nobody can say what user 1 likes, and user 4 has everything
+COUNTED = [0, 2, 3]
+
+
+def loss_of(similarity: Similarity, negatives: int = 0) -> Multinomial:
+    config: Any = LOSSES["multinomial"].Config(temperature=TEMPERATURE, similarity=similarity, negatives=negatives)
+    loss = Multinomial(config).double()
+    with torch.no_grad():
+        loss.log_temperature.fill_(math.log(TEMPERATURE))
+    return loss
+
+
+def sampler_of(loss: Multinomial, draw: Draw) -> UserSampler:
+    counts = [len(items) for items in OWN]
+    train = Csr(
+        np.concatenate([[0], np.cumsum(counts)]), np.array([item for items in OWN for item in items], dtype=np.int32)
+    )
+    sampler = loss.sampler(train, N_ITEMS, torch.device("cpu"), draw)
+    sampler.weight, sampler.share = sampler.weight.double(), sampler.share.double()
+    return sampler
+
+
+def table(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(N_USERS + N_ITEMS, SIZE, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+def naive(factors: Tensor, draw: Draw, similarity: Similarity) -> Tensor:
+    if similarity == "cosine":
+        factors = factors / factors.norm(dim=1, keepdim=True)
+    logs = (factors[:N_USERS] @ factors[N_USERS:].T / TEMPERATURE).log_softmax(dim=1)
+    each = [-logs[user, OWN[user]] for user in COUNTED]
+    return torch.cat(each).mean() if draw == "interaction" else torch.stack([own.mean() for own in each]).mean()
+
+
+@pytest.mark.parametrize("draw", ["user", "interaction"])
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_everyone_at_once_is_the_whole_likelihood(draw: Draw, similarity: Similarity) -> None:
+    """Value and gradient; the weights of the graph are float32."""
+    loss = loss_of(similarity)
+    layers = [table(1), table(2)]
+    everyone = sampler_of(loss, draw).sample(100, torch.Generator())
+    found = loss(Layers(layers, layers[0], similarity=similarity), everyone, N_USERS, ALONE).value
+    right = naive((layers[0] + layers[1]) / 2, draw, similarity)
+    assert found.item() == pytest.approx(right.item(), rel=1e-6)
+    for ours, theirs in zip(torch.autograd.grad(found, layers), torch.autograd.grad(right, layers), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("draw", ["user", "interaction"])
+def test_the_mean_over_batches_is_the_whole(draw: Draw) -> None:
+    """Every pair of users is as likely as any other, so the mean over all three is that over many draws."""
+    loss, layers, generator = loss_of("cosine"), [table(1)], torch.Generator().manual_seed(3)
+    sampler = sampler_of(loss, draw)
+    by_users: dict[frozenset[int], float] = {}
+    while len(by_users) < 3:
+        batch = sampler.sample(2, generator)
+        value = loss(Layers(layers, layers[0], similarity="cosine"), batch, N_USERS, ALONE).value.item()
+        by_users.setdefault(frozenset(batch.user.tolist()), value)
+        assert by_users[frozenset(batch.user.tolist())] == pytest.approx(value)
+    right = naive(layers[0], draw, "cosine").item()
+    assert sum(by_users.values()) / 3 == pytest.approx(right, rel=1e-6)
+
+
+def test_a_sample_of_items_estimates_the_sum() -> None:
+    """With one item drawn, Σ_j is I times its exponential: the loss of one user by hand."""
+    loss, layers = loss_of("dot", negatives=1), [table(1)]
+    batch = sampler_of(loss, "user").sample(100, torch.Generator().manual_seed(4))
+    assert batch.others is not None
+    drawn = int(batch.others)
+    found = loss(Layers(layers, layers[0], similarity="dot"), batch, N_USERS, ALONE).value.item()
+    scores = layers[0][:N_USERS] @ layers[0][N_USERS:].T / TEMPERATURE
+    right = [math.log(N_ITEMS) + scores[user, drawn] - scores[user, OWN[user]].mean() for user in COUNTED]
+    assert found == pytest.approx(torch.stack(right).mean().item(), rel=1e-6)
+
+
+def test_the_penalty_is_that_of_drawn_pairs() -> None:
+    """Users by how much they count, and items by how often a drawn pair would have them."""
+    loss, layers = loss_of("cosine"), [table(1)]
+    for draw, pairs in (("user", [(0, 2), (2, 3), (3, 1)]), ("interaction", [(0, 2), (2, 3), (3, 1)])):
+        batch = sampler_of(loss, draw).sample(100, torch.Generator())  # type: ignore[arg-type]
+        norms = loss(Layers(layers, layers[0], similarity="cosine"), batch, N_USERS, ALONE).norms.item()
+        total = sum(count for _, count in pairs)
+        right = 0.0
+        for user, count in pairs:
+            weight = 1 / len(pairs) if draw == "user" else count / total
+            own = sum(float(layers[0][N_USERS + item].square().sum()) for item in OWN[user]) / count
+            right += weight * (float(layers[0][user].square().sum()) + own)
+        assert norms == pytest.approx(right, rel=1e-6)
+
+
+def test_an_epoch_has_every_user_once() -> None:
+    loss = loss_of("cosine")
+    train = Csr(np.arange(0, 22, 2), np.tile(np.array([0, 1], dtype=np.int32), 10))
+    assert [loss.steps(train, size) for size in (4, 10, 1000)] == [3, 1, 1]
+
+
+def test_its_floor_has_the_matrix_products() -> None:
+    """Three products of 60 users with 40 items in 8 columns: a batch has no more users than there are."""
+    overrides = ["model.embedding_size=8", "train.batch_size=100", "train.loss=multinomial"]
+    parts = step_parts(resolve("lightgcn", overrides=overrides), 60, 40, 300)
+    assert sum(part.operations for part in parts if part.name == "readout and loss") == 3 * 2 * 60 * 40 * 8
