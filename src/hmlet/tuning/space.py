@@ -54,7 +54,7 @@ def load_space(file: Path | None, model: str, preset: str = "hmlet", loss: str =
         raise ConfigError(f"{model} comes without a search space", "pass a TOML file with a [space] table")
     space, of_loss = _parse(source.read_text(encoding="utf-8"), source), spaces / "losses" / f"{loss}.toml"
     if of_loss.is_file() and not MODELS[model].Config.solved:
-        space |= _parse(of_loss.read_text(encoding="utf-8"), of_loss)
+        return {**space, **_parse(of_loss.read_text(encoding="utf-8"), of_loss)}
     return space
 
 

@@ -20,12 +20,13 @@ from hmlet.reproduction.board.published import Published, published
 from hmlet.reproduction.campaign import Outcome, run_campaign
 from hmlet.reproduction.cells import Cell
 from hmlet.reproduction.choosing import load_distinct
+from hmlet.reproduction.differences import NOT_RUN
 from hmlet.reproduction.plan import Planned
 from hmlet.reproduction.records import Record, Records, one_dataset
 from hmlet.reproduction.sheets import MISSING, Links, Sheet, Value, number
-from hmlet.reproduction.tables import NOT_RUN, Row
+from hmlet.reproduction.tables import Row
 from hmlet.system.progress import Progress, hidden
-from hmlet.training.loop import Interrupted
+from hmlet.training.trainer import Interrupted
 
 __all__ = [
     "Board",
