@@ -14,7 +14,7 @@ from hmlet.config import resolve
 from hmlet.data import Csr
 from hmlet.graph.layers import Layers, Similarity
 from hmlet.losses import LOSSES
-from hmlet.losses.multinomial import Multinomial, UserSampler
+from hmlet.losses.multinomial import Multinomial, UserSampler, Whole
 from hmlet.losses.sampling import Draw
 from hmlet.system.ranks import ALONE
 from hmlet.training.floor import step_parts
@@ -38,7 +38,7 @@ def sampler_of(loss: Multinomial, draw: Draw) -> UserSampler:
         np.concatenate([[0], np.cumsum(counts)]), np.array([item for items in OWN for item in items], dtype=np.int32)
     )
     sampler = loss.sampler(train, N_ITEMS, torch.device("cpu"), draw)
-    sampler.weight, sampler.share = sampler.weight.double(), sampler.share.double()
+    sampler.weight, sampler.whole = sampler.weight.double(), Whole(sampler.whole.pairs, sampler.whole.share_N.double())
     return sampler
 
 
@@ -106,8 +106,8 @@ def test_the_penalty_is_that_of_drawn_pairs() -> None:
         right = 0.0
         for user, count in pairs:
             weight = 1 / len(pairs) if draw == "user" else count / total
-            own = sum(float(layers[0][N_USERS + item].square().sum()) for item in OWN[user]) / count
-            right += weight * (float(layers[0][user].square().sum()) + own)
+            own = sum(layers[0][N_USERS + item].square().sum().item() for item in OWN[user]) / count
+            right += weight * (layers[0][user].square().sum().item() + own)
         assert norms == pytest.approx(right, rel=1e-6)
 
 

@@ -20,7 +20,7 @@ from hmlet.losses.sampling import Draw
 from hmlet.system.ranks import Ranks
 from hmlet.system.section import Section
 
-Batch = TypeVar("Batch")
+Batch = TypeVar("Batch", bound=tuple[object, ...])
 Drawn = TypeVar("Drawn", covariant=True)
 
 
@@ -74,7 +74,10 @@ class Loss(nn.Module, ABC, Generic[Batch]):
 
     @abstractmethod
     def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Batch:
-        """A batch on tensors without memory, with which a plan for "cpu" or "cuda" runs a step."""
+        """A batch on tensors without memory, with which a plan for "cpu" or "cuda" runs a step.
+
+        It is a tuple, and its tensors are what is drawn anew for each batch.
+        """
 
     def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
         """What its sampler holds on a device, "cpu" or "cuda"."""

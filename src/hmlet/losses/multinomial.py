@@ -18,6 +18,7 @@ Legend: B users of a batch, M of them the rank's own, U users, I items, J of the
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,14 @@ from hmlet.losses.softmax import Tempered
 from hmlet.system.ranks import Ranks
 
 
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """What every batch has in common."""
+
+    pairs: Operator  # A: c_u at every edge
+    share_N: Tensor  # how often a node is expected in a drawn pair
+
+
 class Users(NamedTuple):
     """Users with all of their items, and what these are compared with."""
 
@@ -42,8 +51,7 @@ class Users(NamedTuple):
     weight: Tensor  # B: how much each counts
     everyone: bool  # whether nobody is left out
     others: Tensor | None  # J items; None: all
-    pairs: Operator  # A: c_u at every edge
-    share: Tensor  # N: how often a node is expected in a drawn pair
+    whole: Whole
 
 
 class UserSampler:
@@ -62,10 +70,10 @@ class UserSampler:
         owner = np.repeat(np.arange(len(train.counts)), train.counts)
         items_share = np.bincount(train.items, weights=each[owner], minlength=n_items)
         self.n_items, self.others, self.device = n_items, others, device
-        self.pairs = build_operator(graph.indptr, graph.neighbours, graph.edges, scale, device)
+        share_N = torch.from_numpy(np.concatenate([users_share, items_share])).to(device, torch.float32)
+        self.whole = Whole(build_operator(graph.indptr, graph.neighbours, graph.edges, scale, device), share_N)
         self.eligible = torch.from_numpy(eligible).to(device)
         self.weight = torch.from_numpy(weight).to(device, torch.float32)
-        self.share = torch.from_numpy(np.concatenate([users_share, items_share])).to(device, torch.float32)
 
     def sample(self, size: int, generator: torch.Generator) -> Users:
         """`size` users, or everyone if there are no more."""
@@ -78,7 +86,7 @@ class UserSampler:
             others = None
             if self.others:
                 others = torch.randint(self.n_items, (self.others,), generator=generator, device=self.device)
-            return Users(user, weight, everyone, others, self.pairs, self.share)
+            return Users(user, weight, everyone, others, self.whole)
 
 
 class Multinomial(Tempered[Users]):
@@ -99,8 +107,7 @@ class Multinomial(Tempered[Users]):
                 torch.empty(users),
                 users == n_users,
                 torch.empty(others, dtype=torch.int64) if others else None,
-                plan_operator(n_users + n_items, n_edges, device),
-                torch.empty(n_users + n_items),
+                Whole(plan_operator(n_users + n_items, n_edges, device), torch.empty(n_users + n_items)),
             )
 
     def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
@@ -113,7 +120,7 @@ class Multinomial(Tempered[Users]):
     # -- what it computes -----------------------------------------------------------------------------------------
 
     def nodes(self, batch: Users, n_users: int) -> Tensor:
-        items = torch.arange(n_users, len(batch.share), device=batch.user.device)
+        items = torch.arange(n_users, len(batch.whole.share_N), device=batch.user.device)
         return torch.cat([batch.user, items])
 
     def forward(self, layers: Layers, batch: Users, n_users: int, ranks: Ranks) -> Terms:
@@ -132,7 +139,7 @@ class Multinomial(Tempered[Users]):
             weight=len(items_IF) / len(compared_JF),
         )
         own = sums - self._agreement(factors_NF, batch, n_users, narrow) / temperature
-        norms = torch.dot(batch.share, layers.initial_ND.square().sum(dim=1))
+        norms = torch.dot(batch.whole.share_N, layers.initial_ND.square().sum(dim=1))
         return Terms(*ranks.total(own, norms))
 
     def _agreement(self, factors_NF: Tensor, batch: Users, n_users: int, narrow: bool) -> Tensor:
@@ -141,9 +148,9 @@ class Multinomial(Tempered[Users]):
         if not batch.everyone:
             chosen_N = factors_NF.new_zeros(len(factors_NF))
             chosen_N[n_users:] = 1.0
-            chosen_N[batch.user] = batch.weight / batch.share[batch.user]
+            chosen_N[batch.user] = batch.weight / batch.whole.share_N[batch.user]
             x_NF = factors_NF * chosen_N[:, None]
-        value: Tensor = _Agreement.apply(x_NF, batch.pairs, narrow)  # type: ignore[no-untyped-call]
+        value: Tensor = _Agreement.apply(x_NF, batch.whole.pairs, narrow)  # type: ignore[no-untyped-call]
         return value
 
     def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:

@@ -130,9 +130,10 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
     if recipe.model.solved:
         return model.solving_bytes(sizes.edges)
     loss = build_loss(recipe.train.loss, recipe.loss).to(META)
+    batch = loss.planned(recipe.train.batch_size, sizes.users, sizes.items, sizes.edges, device)
+    temperature = torch.empty((), device=META)
+    drawn = sum(each.nbytes for each in batch if isinstance(each, Tensor))
     with Ledger(model) as ledger:
-        size, temperature = recipe.train.batch_size, torch.empty((), device=META)
-        batch = loss.planned(size, sizes.users, sizes.items, sizes.edges, device)
         try:
             value = batch_loss(recipe, model, loss, operator, batch, temperature, torch.Generator(), ranks)
             value.backward()  # type: ignore[no-untyped-call]
@@ -143,7 +144,7 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
             ) from error
     for parameter in model.parameters():
         parameter.grad = None
-    return int(ledger.peak)
+    return int(drawn + ledger.peak)
 
 
 def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:

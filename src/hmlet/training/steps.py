@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,14 +20,13 @@ from hmlet.errors import TrainingError
 from hmlet.graph import Graph, propagator
 from hmlet.graph.kernels import Operator, draw_key, part
 from hmlet.losses import Loss, build_loss, penalty
+from hmlet.losses.base import Batch
 from hmlet.models import Layers, Model, Views
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.optimizer import make_optimizer
 
 WARM_UP = 3  # steps before a capture: libraries allocate and choose their algorithms, and Adam makes its state
 LOOK_EVERY = 50  # steps between two looks at the flag on CUDA
-
-Batch = TypeVar("Batch")
 
 
 class Steps(Protocol):
