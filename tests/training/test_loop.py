@@ -192,7 +192,7 @@ def test_resume_refuses_other_data_and_another_recipe(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"other data: {names}"):
         fit(tmp_path / "run", data=dataset(2, 3, "other", train=[(0, 0), (1, 1)]), resume=True)
     changes = ["train.learning_rate=0.01", "train.epochs=9"]
-    words = r"train\.epochs is 4 there and 9 here, train\.learning_rate is 0\.02 there and 0\.01 here: leave --model"
+    words = r"train\.epochs is 4 there and 9 here, train\.learning_rate is 0\.02 there and 0\.01 here: name no model"
     with pytest.raises(RunError, match=f"another recipe than the one given: {words}"):
         fit(tmp_path / "run", recipe("bpr", *changes), resume=True)
     with pytest.raises(RunError, match=r"model\.name is bpr there and lightgcn here, .* more"):

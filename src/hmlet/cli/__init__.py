@@ -31,7 +31,6 @@ from hmlet.cli import (  # noqa: F401 - commands register themselves when they a
 )
 from hmlet.cli.console import (
     app,
-    do_without,
     in_shell,
     print_line,
     remarks,
@@ -165,7 +164,6 @@ def run() -> None:
     settle_streams()
     end_when_told(say_stopped)
     wait_without_spinning()
-    do_without("pandas")  # pyarrow would load it, and no command needs it
     status = main()
     try:
         sys.stderr.flush()

@@ -32,7 +32,6 @@ __all__ = [
     "Overrides",
     "Preset",
     "app",
-    "do_without",
     "duration",
     "given",
     "in_shell",
@@ -89,18 +88,6 @@ def settle_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def do_without(module: str) -> None:
-    """Have imports of a module fail from now on, as if it were not installed."""
-
-    class Absent:
-        @staticmethod
-        def find_spec(name: str, path: object = None, target: object = None) -> None:
-            if name == module:
-                raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    sys.meta_path.insert(0, Absent)
 
 
 def report_error(message: str) -> None:

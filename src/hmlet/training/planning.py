@@ -36,6 +36,7 @@ from hmlet.training.steps import batch_loss, deterministic
 
 META = torch.device("meta")
 PLENTY = 200  # times e⁰, a batch and the edges is far more than any training takes
+PLENTY_OF_PAIRS = 100  # bytes for each pair of items are more than any closed form takes besides
 
 
 @dataclass(frozen=True)
@@ -281,12 +282,13 @@ def free_memory(device: torch.device) -> int:
 
 
 def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:
-    """Whether a training by gradient is so small beside the free memory that it needs no plan.
+    """Whether a training is so small beside the free memory that it needs no plan.
 
     A plan takes a second or two, because PyTorch first has to load what works on tensors without memory.
     """
     tables = 4 * (sizes.nodes + recipe.train.batch_size) * recipe.model.columns
-    return not recipe.model.solved and PLENTY * (tables + sizes.edges) < free_memory(device)
+    pairs = sizes.items**2 if recipe.model.solved else 0
+    return PLENTY * (tables + sizes.edges) + PLENTY_OF_PAIRS * pairs < free_memory(device)
 
 
 def require_memory(plan: MemoryPlan, device: torch.device, model: ModelConfig) -> None:
