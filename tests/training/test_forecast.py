@@ -22,7 +22,7 @@ from hmlet.training import loop, planning, steps, trainer
 from hmlet.training.forecast import Forecast, Pace, measure_pace, random_data, seconds_of, shortened, within_budget
 from hmlet.training.learner import Learner
 from hmlet.training.steps import learning_rate
-from hmlet.training.trainer import EpochEvent, StopTraining
+from hmlet.training.trainer import EpochEvent, LoopState, StopTraining
 
 PACE = Pace(start=10.0, resting=1.0, step=3.0, validation=20.0, saving=5.0)
 
@@ -85,6 +85,26 @@ def test_a_forecast_learns_from_what_it_sees() -> None:
     drive(told, clock, range(40, 44), 2.5)  # what was rehearsed gives way to what is seen
     assert not told.rests
     assert told.left() == pytest.approx(116 * 2.5 + 4 * 20.0 + 5.0)
+
+
+def test_where_validation_falls_the_end_of_patience_is_foretold() -> None:
+    """4 steps an epoch, 8 of 40 epochs done, a validation each 8: to epoch 24 there are 64 steps and 2 validations."""
+    clock = Clock()
+    told = Forecast(gated(), 4, 0, saving=5.0, clock=clock)
+    drive(told, clock, range(32), 1.0)
+    told.slowdown = 3.0
+    told.validated(20.0)
+    assert told.left(24) == 8 * 1.0 + 56 * 3.0 + 2 * 20.0 + 5.0
+    assert told.left(40) == told.left()
+
+
+def test_the_end_is_expected_early_once_validation_has_fallen_twice() -> None:
+    train = resolve("lightgcn", overrides=["train.epochs=100", "train.patience=4", "train.validate_every=10"]).train
+    ends = [LoopState(best_epoch=20, stale=stale).expected_end(train) for stale in range(4)]
+    assert ends == [100, 100, 60, 60]
+    assert LoopState(best_epoch=80, stale=2).expected_end(train) == 100  # patience would end later than the epochs do
+    patient = train.model_copy(update={"patience": 0})
+    assert LoopState(best_epoch=20, stale=9).expected_end(patient) == 100
 
 
 def test_a_resumed_training_is_foretold_from_where_it_goes_on() -> None:

@@ -42,9 +42,9 @@ class Pace:
         """Seconds of a whole training with `per_epoch` steps an epoch; early stopping aside."""
         return self.start + self.left(recipe, per_epoch, 0)
 
-    def left(self, recipe: Recipe, per_epoch: int, taken: int) -> float:
-        """Seconds from the moment that `taken` steps are done to the end."""
-        epochs, every = recipe.train.epochs, recipe.train.validate_every
+    def left(self, recipe: Recipe, per_epoch: int, taken: int, last: int | None = None) -> float:
+        """Seconds from the moment that `taken` steps are done to the end of epoch `last`, or of all epochs."""
+        epochs, every = recipe.train.epochs if last is None else last, recipe.train.validate_every
         steps, done = epochs * per_epoch, taken // per_epoch
         resting = max(0, min(recipe.model.warmup, epochs) * per_epoch - taken)
         validations = -(-epochs // every) - done // every if done < epochs else 0
@@ -101,13 +101,13 @@ class Forecast:
         if self._since is not None:
             self._since = self.clock()
 
-    def left(self) -> float:
-        """Seconds from the last stretch to the end of the training."""
+    def left(self, last: int | None = None) -> float:
+        """Seconds from the last stretch to the end of the training, after epoch `last` or after all epochs."""
         seen = {kind: _mean(stretches) for kind, stretches in self._stretches.items() if stretches}
         resting = seen.get(True, seen.get(False, 0.0))
         step = seen.get(False, resting * (self.slowdown or 1.0))
         pace = Pace(0.0, resting, step, self.validation or 0.0, self.saving)
-        return pace.left(self.recipe, self.per_epoch, self._taken)
+        return pace.left(self.recipe, self.per_epoch, self._taken, last)
 
 
 def _mean(stretches: deque[tuple[int, float]]) -> float:

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, cast
 import torch
 from torch import Tensor
 
-from hmlet.config import Recipe
+from hmlet.config import Recipe, TrainConfig
 from hmlet.data import Dataset
 from hmlet.errors import HmletError
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
@@ -32,8 +32,9 @@ from hmlet.training.steps import GradientSteps
 
 SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
 FORETOLD_AFTER = 5.0  # seconds until the time of the whole run is told
-RECONSIDERED = 60.0  # seconds between two looks at that time
-CHANGED = 1.25  # by how much it has to change to be told again
+RECONSIDERED = 15.0  # seconds between two looks at that time
+CHANGED = 1.15  # by how much it has to change to be told again
+FALLING = 2  # validations without an improvement after which another is not expected
 LONG = 60.0  # seconds of training that are worth a rehearsal of what has not been timed yet
 
 
@@ -49,7 +50,7 @@ class EpochEvent(Epoch):
 
     epochs: int
     best: Best
-    left: float  # seconds to the end, as far as that can be told; early stopping aside
+    left: float  # seconds to the end, as far as that can be told
 
 
 Listener = Callable[[EpochEvent], None]
@@ -83,6 +84,12 @@ class LoopState:
     stale: int = 0  # evaluations since the best one
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    def expected_end(self, train: TrainConfig) -> int:
+        """The epoch after which training probably ends: where patience ends, once validation has begun to fall."""
+        if train.patience and self.stale >= FALLING:
+            return min(train.epochs, self.best_epoch + train.patience * train.validate_every)
+        return train.epochs
 
 
 class Trainer(Learner):
@@ -161,9 +168,12 @@ class Trainer(Learner):
         if self.forecast.left() > LONG and self.ranks.size == 1:
             self._rehearse()
         spent = self.state.seconds + time.monotonic() - self._started_at
-        whole = spent + self.forecast.left()
+        train, last = self.recipe.train, self.state.expected_end(self.recipe.train)
+        whole = spent + self.forecast.left(last)
         if self._told is None or not 1 / CHANGED < whole / self._told < CHANGED:
-            sooner = "; early stopping may end it sooner" if self.recipe.train.patience and self.validates else ""
+            sooner = "; early stopping may end it sooner" if train.patience and self.validates else ""
+            if last < train.epochs:
+                sooner = f"; {duration(spent + self.forecast.left())} if validation improves again"
             self.tell(f"this run takes about {duration(whole)}, {duration(spent)} so far{sooner}")
             self._told = whole
         self._tell_at = time.monotonic() + RECONSIDERED
@@ -207,7 +217,8 @@ class Trainer(Learner):
         state.history.append(row)
         self.ranks.first(lambda: self.run.append_metrics(row))
         best = Best(epoch=state.best_epoch, ndcg=state.best_value)
-        return cast("EpochEvent", {**row, "epochs": train.epochs, "best": best, "left": self.forecast.left()})
+        left = self.forecast.left(state.expected_end(train))
+        return cast("EpochEvent", {**row, "epochs": train.epochs, "best": best, "left": left})
 
     def _validate(self, epoch: int) -> dict[str, Any]:
         evaluation, layers = self.evaluate(epoch)
