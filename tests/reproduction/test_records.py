@@ -57,6 +57,17 @@ def test_a_searched_recipe_is_what_the_search_found(script: dict[str, Any]) -> N
             assert "Not searched." in path.read_text(encoding="utf-8")
 
 
+def test_readme_shows_the_recorded_demo() -> None:
+    """Each passage that README.md shows of `make demo` is in the output of a whole demo, kept beside its records."""
+    output = (ROOT / "results" / "demo" / "output.txt").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Your own data")[0]
+    *shown, of_the_tests = re.findall(r"^```text\n(.*?)^```$", readme, flags=re.MULTILINE | re.DOTALL)
+    assert len(shown) == 3
+    assert "passed in" in of_the_tests
+    for passage in "\n".join(shown).split("\n\n"):
+        assert passage.strip() in output
+
+
 def test_debians_recipes_are_those_of_the_recorded_runs() -> None:
     records = Records.read(ROOT / "results")
     for model in ("hmlet-end", "lightgcn"):
