@@ -3,7 +3,8 @@
 python benchmarks/planted_gate.py --seeds 4 5 6 --record results/planted_gate/epochs500_cpu.json
 
 Every arm is a recipe of HMLET(End). "layer 3 only" chooses by layer and never by node: what the trained gate gains
-over it is what choosing node by node is worth.
+over it is what choosing node by node is worth. "planted choice" sets the gates by hand to what the set was made for:
+the crowd non-linear, the ring linear. What it gains over "all linear" is all that a gate could gain.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import argparse
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +27,7 @@ from harness import hardware, parsed, publish
 from hmlet.api import Run, fit
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
+from hmlet.models.gating import RandomGate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from planted import crowd_and_ring
@@ -44,6 +49,8 @@ ARMS = {
     "all non-linear": ['model.gate_types=["linear", "linear", "non-linear", "non-linear"]'],
     "random gate": ['model.gate_choice="random"'],
     "layer 3 only": ['model.gate_types=["linear", "linear", "non-linear", "linear"]'],
+    "planted choice": ['model.gate_choice="random"'],
+    "planted choice, reversed": ['model.gate_choice="random"'],
 }
 K = 20
 
@@ -53,16 +60,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[4, 5, 6])
     # All-linear is at its best after 240 to 270 epochs: stopping at 200 flatters whatever learns faster.
     parser.add_argument("--epochs", type=int, default=500)
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="for every arm")
     options = parsed(parser)
     torch.set_num_threads(1)
     common = [*RECIPE, f"train.epochs={options.epochs}", *options.set]
-    runs = [
-        {"arm": arm, "seed": seed, **run_arm([*common, *change], seed)}
-        for seed in options.seeds
-        for arm, change in ARMS.items()
-    ]
-    arms = {arm: summary([run for run in runs if run["arm"] == arm]) for arm in ARMS}
+    runs = [{"arm": arm, "seed": seed, **run_arm(arm, common, seed)} for seed in options.seeds for arm in options.arms]
+    arms = {arm: summary([run for run in runs if run["arm"] == arm]) for arm in options.arms}
     if not options.json:
         sys.stdout.write(table(arms))
     result = {"recipe": common, "hardware": hardware(torch.device("cpu")), "arms": arms, "runs": runs}
@@ -70,17 +74,34 @@ def main() -> None:
         publish("planted_gate", result, options.json, options.record)
 
 
-def run_arm(overrides: list[str], seed: int) -> dict[str, Any]:
+def run_arm(arm: str, common: list[str], seed: int) -> dict[str, Any]:
     """Test NDCG of both halves, and where there are gates the share of non-linear choices by layer and half."""
     data, crowd_N = crowd_and_ring(seed)
-    recipe: Recipe = resolve("hmlet-end", overrides=overrides, seed=seed)
-    with tempfile.TemporaryDirectory() as place:
+    recipe: Recipe = resolve("hmlet-end", overrides=[*common, *ARMS[arm]], seed=seed)
+    chosen_N = crowd_N if "reversed" not in arm else ~crowd_N
+    planted = choosing(chosen_N) if arm.startswith("planted choice") else nullcontext()
+    with planted, tempfile.TemporaryDirectory() as place:
         run = fit(data, recipe, Path(place) / "run", device="cpu")
         found: dict[str, Any] = {"best_epoch": run.record.best_epoch, "valid": run.record.valid["ndcg"]}
         found["test"] = halves(run, data, crowd_N)
         if "gated" in recipe.model.types:
             found["nonlinear_share"] = shares(run, data, crowd_N)
         return found
+
+
+@contextmanager
+def choosing(nonlinear_N: Nodes) -> Iterator[None]:
+    """Random gates choose this instead."""
+    choice_N2 = torch.from_numpy(np.stack([~nonlinear_N, nonlinear_N], axis=1)).float()
+
+    class PlantedGate(RandomGate):
+        def __init__(self, n_nodes: int, generator: torch.Generator) -> None:
+            super().__init__(n_nodes, generator)
+            if n_nodes == len(choice_N2):  # the memory plan builds a model of two nodes
+                self.choice_N2.copy_(choice_N2)
+
+    with patch("hmlet.models.hmlet.RandomGate", PlantedGate):
+        yield
 
 
 def halves(run: Run, data: Dataset, crowd_N: Nodes) -> dict[str, float]:
