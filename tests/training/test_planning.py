@@ -126,14 +126,14 @@ def test_bytes_by_hand() -> None:
 
 
 def test_a_softmax_holds_a_block_and_not_the_whole_matrix() -> None:
-    """On CUDA half a GB of scores at a time, however many rows a batch has: a row more is a row of a few tables."""
+    """On CUDA at most half a GB of scores at a time, however large a batch is: a row more is a row of a few tables."""
     sizes = Sizes(30_000, 41_000, 800_000)
     few, many = (
         memory_plan(recipe("lightgcn", "train.loss=softmax", f"train.batch_size={size}"), sizes, "cuda").activations
         for size in (16_384, 32_768)
     )
-    assert few > 512 << 20
-    assert many - few < 16_384 * 20 * 48 * 4
+    assert few > 400 << 20
+    assert many - few < 16_384 * 20 * 48 * 4 + (64 << 20)
     assert many < 32_768 * 41_000 * 2  # the whole matrix, in two bytes
 
 

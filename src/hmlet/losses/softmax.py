@@ -154,13 +154,14 @@ class Softmax(Tempered[Pairs]):
     def _compare(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Compared:
         temperature = self.temperature()
         users_BF, table_TF, place_BP, count = _factors(layers, batch, n_users)
-        users_MF = ranks.rows(users_BF) / temperature
-        table_TF = ranks.gather(ranks.rows(table_TF), len(table_TF))
+        exact = torch.promote_types(users_BF.dtype, torch.float32)  # what is added up over a batch
+        users_MF = ranks.rows(users_BF).to(exact) / temperature
+        table_TF = ranks.gather(ranks.rows(table_TF), len(table_TF)).to(exact)
         mine = ranks.own_rows(len(batch.user))
         positive_MPF = table_TF.index_select(0, place_BP[mine].flatten()).view(-1, self.positives, users_MF.shape[1])
         score_MP = (users_MF[:, None] * positive_MPF).sum(dim=2)
-        narrow = layers.embeddings_ND[-1].dtype == torch.bfloat16
-        dtype = torch.bfloat16 if narrow else users_MF.dtype
+        narrow = layers.embeddings_ND[-1].dtype == torch.bfloat16  # as on CUDA with train.precision = "bfloat16"
+        dtype = torch.bfloat16 if narrow else exact
         completing, weight = None, 1.0
         if batch.others is not None:
             weight = (len(layers.initial_ND) - n_users) / count

@@ -25,10 +25,8 @@ from torch import Tensor
 from hmlet.graph.kernels import launching
 from hmlet.graph.kernels.parts import part
 
-BLOCK_BYTES = {
-    "cpu": 16 << 20,
-    "cuda": 512 << 20,
-}  # of a block's scores: near a CPU's cache; small beside a GPU's memory
+# Of a block's scores: near a CPU's cache, and small beside a GPU's memory.
+BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
 ALIGNED = {"cpu": 1, "cuda": 64}  # items are padded to a multiple of this, as tensor cores want rows to begin
 GROUPS = 32  # for each of the k best scores: so many groups of items, of whose best ones the k-th is taken
 
@@ -58,7 +56,7 @@ def log_sums(
     `dtype` is that of a block. `bounded` promises that no two scores of a row are more than 80 apart, as with cosines
     over a temperature of at least 0.025: the largest score need not be looked for then.
     """
-    score_B = None if own is None else own.score_B
+    score_B = torch.full_like(weights_B, -torch.inf) if own is None else own.score_B
     with part("readout and loss"):
         total: Tensor = _LogSums.apply(users_BF, items_JF, weights_B, score_B, own, weight, dtype, bounded)  # type: ignore[no-untyped-call]
     return total
@@ -71,7 +69,7 @@ class _LogSums(torch.autograd.Function):
         users_BF: Tensor,
         items_JF: Tensor,
         weights_B: Tensor,
-        score_B: Tensor | None,
+        score_B: Tensor,
         own: Own | None,
         weight: float,
         dtype: torch.dtype,
@@ -79,30 +77,18 @@ class _LogSums(torch.autograd.Function):
     ) -> Tensor:
         blocks = _Blocks(users_BF, items_JF, dtype)
         bound = blocks.bound() if bounded else None
-        grad_users_BF, grad_items_JF = (
-            torch.empty_like(users_BF),
-            torch.zeros_like(blocks.items_JF, dtype=users_BF.dtype),
-        )
-        log_B, grad_own_B = torch.empty_like(weights_B), None if score_B is None else torch.empty_like(score_B)
+        grad_users_BF, grad_items_JF = torch.empty_like(users_BF), users_BF.new_zeros(blocks.items_JF.shape)
+        log_B, grad_own_B = torch.empty_like(weights_B), torch.empty_like(score_B)
         for rows, scores_MJ in blocks.each(bound):
             if own is not None:
-                own_M1, sampled = own.item_B[rows, None], scores_MJ[:, : len(items_JF)]
-                sampled.masked_fill_(own.items_J == own_M1, -torch.inf)
-            if bound is not None:
-                shift_M = bound.expand(len(scores_MJ))
-            else:
-                shift_M = scores_MJ.amax(dim=1).to(weights_B.dtype)
-                if score_B is not None:
-                    shift_M = torch.maximum(shift_M, score_B[rows])
-                scores_MJ.sub_(shift_M[:, None].to(dtype))
-                shift_M = shift_M.to(dtype).to(shift_M.dtype)  # as it was subtracted
+                sampled = scores_MJ[:, : len(items_JF)]
+                sampled.masked_fill_(own.items_J == own.item_B[rows, None], -torch.inf)
+            shift_M = _shift(scores_MJ, score_B[rows]) if bound is None else bound.expand(len(scores_MJ))
             powers_MJ = scores_MJ.exp_()
-            sum_M = powers_MJ.sum(dim=1, dtype=weights_B.dtype) * weight
-            if score_B is not None and grad_own_B is not None:
-                own_M = (score_B[rows] - shift_M).exp()
-                sum_M = sum_M + own_M
-                grad_own_B[rows] = weights_B[rows] * own_M / sum_M
+            own_M = (score_B[rows] - shift_M).exp()
+            sum_M = powers_MJ.sum(dim=1, dtype=weights_B.dtype) * weight + own_M
             log_B[rows] = sum_M.log() + shift_M
+            grad_own_B[rows] = weights_B[rows] * own_M / sum_M
             share_M1 = (weights_B[rows] * weight / sum_M)[:, None]
             torch.mul(powers_MJ @ blocks.items_JF, share_M1, out=grad_users_BF[rows])
             grad_items_JF += powers_MJ.T @ (users_BF[rows] * share_M1).to(dtype)
@@ -112,8 +98,15 @@ class _LogSums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with part("readout and loss"):
-            grads = [None if saved is None else saved * grad for saved in ctx.saved_tensors]
+            grads = [saved * grad for saved in ctx.saved_tensors]
         return *grads, None, None, None, None
+
+
+def _shift(scores_MJ: Tensor, own_M: Tensor) -> Tensor:
+    """Subtract each row's largest score, its own included; returns what was subtracted."""
+    largest_M = torch.maximum(scores_MJ.amax(dim=1), own_M.to(scores_MJ.dtype))
+    scores_MJ.sub_(largest_M[:, None])
+    return largest_M.to(own_M.dtype)
 
 
 class _Blocks:
@@ -123,12 +116,14 @@ class _Blocks:
         kind, count = launching.device_kind(items_JF), len(items_JF)
         self.users_BF, self.dtype = users_BF, dtype
         self.padding = -count % ALIGNED[kind]
-        self.items_JF = items_JF.to(dtype)
         if self.padding:
             self.items_JF = items_JF.new_zeros(count + self.padding, items_JF.shape[1], dtype=dtype)
             self.items_JF[:count] = items_JF
-        fitting = BLOCK_BYTES[kind] // max(1, len(self.items_JF) * self.items_JF.element_size())
-        self.size = max(1, min(len(users_BF), fitting))
+        else:
+            self.items_JF = items_JF.to(dtype)
+        fitting = max(1, BLOCK_BYTES[kind] // max(1, len(self.items_JF) * self.items_JF.element_size()))
+        blocks = max(1, -(-len(users_BF) // fitting))
+        self.size = max(1, -(-len(users_BF) // blocks))  # about the same of each
 
     def bound(self) -> Tensor:
         """What no score exceeds, after Cauchy and Schwarz."""
