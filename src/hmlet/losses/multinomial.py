@@ -126,6 +126,7 @@ class Multinomial(Tempered[Users]):
     def forward(self, layers: Layers, batch: Users, n_users: int, ranks: Ranks) -> Terms:
         temperature = self.temperature()
         factors_NF = layers.factors()
+        factors_NF = factors_NF.to(torch.promote_types(factors_NF.dtype, torch.float32))
         users_BF = factors_NF.index_select(0, batch.user)
         items_IF = factors_NF[n_users:]
         compared_JF = items_IF if batch.others is None else items_IF.index_select(0, batch.others)
