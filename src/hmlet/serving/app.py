@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +27,7 @@ from hmlet.version import VERSION
 SHOWN_CHARACTERS = 60  # of a value that is wrong
 SMALL_USERS = 8  # more of them in one call, or more recommendations, and it waits with the large ones
 SMALL_PAIRS = 1000
+BLOCK_PAIRS = 5000  # of a large call, that are objects at one time
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
@@ -85,15 +86,24 @@ def create_app(service: Service) -> App:
     return Observe(Guard(app, service.settings, PUBLIC), service.metrics)
 
 
-def reply(value: BaseModel | JsonObject | Sequence[JsonObject], served: Served | None = None) -> Response:
+def reply(
+    value: BaseModel | JsonObject | Sequence[JsonObject] | Iterator[JsonObject], served: Served | None = None
+) -> Response:
     """A JSON answer that says which run it came from."""
     headers = {} if served is None else {"x-hmlet-run": served.name}
     answer = value.model_dump(by_alias=True, exclude_unset=True) if isinstance(value, BaseModel) else value
-    if isinstance(answer, list):  # piece by piece: no other thread runs while the encoder is at work
+    if isinstance(answer, list | Iterator):  # piece by piece: no other thread runs while the encoder is at work
         content = b"[%s]" % b",".join(map(_encoded, answer))
     else:
         content = _encoded(answer)
     return Response(content, media_type="application/json", headers=headers)
+
+
+def _blocks(served: Served, request: schemas.ForUsers) -> Iterator[JsonObject]:
+    """The recommendations of many users, a few at a time: as objects they take ten times the memory of their JSON."""
+    users = max(1, BLOCK_PAIRS // request.k)
+    for start in range(0, len(request.users), users):
+        yield from served.recommend(request.users[start : start + users], request.k)
 
 
 def _encoded(value: object) -> bytes:
@@ -176,7 +186,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
             )
         if len(request.users) <= SMALL_USERS and len(request.users) * request.k <= SMALL_PAIRS:
             return reply(await service.recommend(served, request.users, request.k), served)
-        return await service.compute(lambda: reply(served.recommend(request.users, request.k), served), large=True)
+        return await service.compute(lambda: reply(_blocks(served, request), served), large=True)
 
     @app.post("/v1/explain", tags=["answers"], response_model=schemas.Explanation)
     async def explain(request: schemas.Explain) -> Response:

@@ -23,7 +23,7 @@ class Limits:
     seconds: float = 10.0  # to receive the headers, to receive the body, to compute, and for the client to read
     connections: int = 4096  # open at once; the next one is closed with 503
     arriving_bytes: int = 16 << 20  # of all large bodies that are still being received; the next one is shed with 503
-    unread_bytes: int = 32 << 20  # of all answers that clients have not read yet; beyond it, the oldest is aborted
+    unread_bytes: int = 16 << 20  # of all answers that clients have not read yet; beyond it, the oldest is aborted
 
 
 @dataclass(frozen=True)

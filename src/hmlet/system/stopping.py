@@ -24,10 +24,10 @@ def end_when_told(say: Callable[[int], None]) -> None:
     could be swallowed inside a library, or end in a traceback. Python runs the handler in the main thread, once that
     returns from a library; the second thread is for the case that this takes long.
     """
-    ending = threading.Lock()
+    ending = threading.RLock()
 
     def end(number: int, frame: object) -> None:
-        if ending.acquire(blocking=False):
+        with ending:  # the other thread waits here for the end: it would miss the files that are removed
             remove_unfinished()
             say(number)
             os._exit(128 + number)
