@@ -8,6 +8,7 @@ import random
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -321,7 +322,7 @@ def test_ordinary_requests_do_not_notice_a_large_misbehaving_crowd(start: Start,
         "longest_seconds": max(crowd.closed),
         "refused": sum(status != 200 for status in seen.statuses),
     }
-    print(figures)  # noqa: T201 - `pytest -s` shows the numbers
+    print(figures, Counter(seen.refusals), Counter(seen.statuses))  # noqa: T201 - `pytest -s` shows the numbers
     assert figures["refused"] == 0, figures
     assert figures["p99_ms"] <= 3 * figures["quiet_p99_ms"], figures
     assert figures["memory_mb"] <= 64, figures
