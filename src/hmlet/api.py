@@ -506,12 +506,12 @@ def _sizes(data: Dataset | Path | str | None, users: float | None, items: float 
         raise ConfigError(f"plan was given DATA, {str(data)!r}, and sizes as well", "leave out one or the other")
     if users is None or items is None or edges is None:
         raise ConfigError(
-            f"plan needs data, or {option('users')}, {option('items')} and {option('edges')}", "for example debian"
+            f"plan needs DATA, or {option('users')}, {option('items')} and {option('edges')}", "for example debian"
         )
     sizes = Sizes(int(users), int(items), int(edges))
     if sizes.edges > sizes.users * sizes.items:
         raise ConfigError(
-            f"{option('edges')}: {sizes.edges:,} are more than the {sizes.users * sizes.items:,} pairs of "
+            f"{option('edges')} {sizes.edges:,} are more than the {sizes.users * sizes.items:,} pairs of "
             f"{sizes.users:,} users and {sizes.items:,} items",
             "count each pair once",
         )

@@ -156,11 +156,11 @@ def test_membership() -> None:
 @pytest.mark.parametrize(
     ("split", "mask", "k", "words"),
     [
-        ("valid", "train+valid", 20, ["train+valid", "valid", "--mask train"]),
-        ("test", "all", 20, ["all", "test", "--mask train"]),
+        ("valid", "train+valid", 20, ["train+valid", "valid", 'mask="train"']),
+        ("test", "all", 20, ["all", "test", 'mask="train"']),
         ("test", "everything", 20, ["everything", "train or train+valid"]),
         ("train", "train", 20, ["train", "valid or test"]),
-        ("test", "train", 0, ["k = 0", "-k 20"]),
+        ("test", "train", 0, ["k = 0", "k=20"]),
     ],
 )
 def test_mistakes_are_named_with_their_fix(split: str, mask: str, k: int, words: list[str]) -> None:

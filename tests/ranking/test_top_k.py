@@ -123,7 +123,7 @@ def test_fewer_items_than_asked_for() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 2**63])
 def test_a_length_that_no_list_has_is_refused(k: int) -> None:
-    with pytest.raises(ConfigError, match=f"k = {k} is not the length of a list: use -k 20"):
+    with pytest.raises(ConfigError, match=f"k = {k} is not the length of a list: use k=20"):
         top_k(normal(0, 2, 3), normal(1, 4, 3), k)
 
 

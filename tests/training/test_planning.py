@@ -20,6 +20,7 @@ from hmlet.ranking import evaluation
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
+from hmlet.system.spelling import in_shell
 from hmlet.training import planning
 from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, plainly_fits
 from hmlet.training.profiling import Unwatched
@@ -27,6 +28,13 @@ from hmlet.training.trainer import Trainer
 
 TRAINED = sorted(set(NAMES) - {"wrmf", "hmlet-middle", "hmlet-front"})  # WRMF has no step; the two are as hmlet-end
 LARGE = Sizes(90_000_000, 10_000_000, 10**9)
+
+
+@pytest.fixture(autouse=True)
+def _options() -> Iterator[None]:
+    """Changes are named as on the command line."""
+    with in_shell():
+        yield
 
 
 def recipe(model: str, *overrides: str) -> Recipe:

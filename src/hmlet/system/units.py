@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hmlet.errors import ConfigError
+from hmlet.system.spelling import option
 
 SHOWN_UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "kB": 10**3}
 READ_UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -23,7 +24,7 @@ def parse_bytes(memory: str) -> int:
     try:
         return int(float(number) * READ_UNITS[unit.upper()])
     except (ValueError, KeyError, OverflowError) as error:
-        raise ConfigError(f"{memory!r} is not a size of memory", "write 80GB, say") from error
+        raise ConfigError(f"{option('memory')} {memory!r} is not a size", "write 80GB, say") from error
 
 
 def duration(seconds: float) -> str:
