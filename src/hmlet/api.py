@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -448,8 +448,7 @@ class Run(Recommender):
         """Where the time of the training went, if it was profiled: the content of profile.json."""
         if PROFILE not in self.record.files:
             return None
-        found: MeasuredRun = self.directory.read_json(PROFILE)
-        return found
+        return cast("MeasuredRun", self.directory.read_json(PROFILE))
 
     def analyze(self, *, centrality: str = "exact", device: str = "auto", progress: Progress = hidden) -> Analysis:
         """What the gates chose, and what explains it; see `hmlet.analyze`."""

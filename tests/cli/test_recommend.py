@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from finished import finished
 
-from hmlet.api import Run
+from hmlet.api import Run, fit
 from hmlet.cli import main
+from hmlet.config import resolve
+from hmlet.data import Dataset
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +65,14 @@ def test_recommend_a_newcomer(run: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_newcomers_items_are_a_line_of_csv(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = call(capsys, "recommend", run, "--items", "i1,i3", "-k", 4, "--json")
-    assert call(capsys, "recommend", run, "--items", ' i1, "i3",', "-k", 4, "--json") == plain
+    assert call(capsys, "recommend", run, "--items", 'i1,"i3",', "-k", 4, "--json") == plain
     assert "item 'i1, i3' is not" in fails(capsys, "recommend", run, "--items", '"i1, i3",i5')
     assert "not a line of CSV" in fails(capsys, "recommend", run, "--items", '"i1,i3')
     assert "--mask goes with --user" in fails(capsys, "recommend", run, "--items", "i1", "--mask", "nonsense")
 
 
 def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "allow").write_text("i1\n\ni3 \ni5\ni7\n")
+    (tmp_path / "allow").write_text("i1\n\r\ni3\r\ni5\ni7\n")
     (tmp_path / "deny").write_text("i5\n")
     lists = ["--allow", tmp_path / "allow", "--deny", tmp_path / "deny"]
     (answer,) = json.loads(call(capsys, "recommend", run, "--items", "i1", *lists, "--json"))
@@ -114,3 +117,20 @@ def test_mistakes_take_one_line(run: Path, tmp_path: Path, capsys: pytest.Captur
     missing = tmp_path / "missing"
     assert f"cannot read {missing}" in fails(capsys, "export", run, "--out", tmp_path / "a.csv", "--users", missing)
     assert "does not exist" in fails(capsys, "export", missing, "--out", tmp_path / "a.csv")
+
+
+def test_a_space_at_the_edge_of_an_id_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """` lead` and `lead` are two items: neither option nor file takes one for the other."""
+    rows = [(f"u{n}", item) for n in range(12) for item in (" lead", "lead", "tail ", "other") if (n + len(item)) % 3]
+    data = Dataset.from_frame(pl.DataFrame(rows, schema=["user", "item"], orient="row"), split="ratio:1,0,0")
+    out = tmp_path / "run"
+    fit(data, resolve("popularity"), out, device="cpu")
+    for wanted, option in ((" lead", '" lead"'), ("lead", "lead"), ("tail ", "tail ")):
+        (answer,) = json.loads(call(capsys, "recommend", out, "--items", option, "--json"))
+        assert {each["item"] for each in answer["items"]} == {" lead", "lead", "tail ", "other"} - {wanted}
+        (tmp_path / "allow").write_text(f"{wanted}\n")
+        (only,) = json.loads(
+            call(capsys, "recommend", out, "--items", "other", "--allow", tmp_path / "allow", "--json")
+        )
+        assert [each["item"] for each in only["items"]] == [wanted]
+    assert "did you mean 'tail '?" in fails(capsys, "recommend", out, "--items", "tail")

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forging import seal_dataset, seal_record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -172,9 +173,11 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path, name: str) -> None:
 THREADS_OF_A_READ = """\
 import os, sys
 from pathlib import Path
-from hmlet.data.dataset import read_parquet
+from hmlet.errors import DataError
+from hmlet.system.outside import Origin
+from hmlet.system.tables import read_table
 path, before = Path(sys.argv[1]), os.listdir("/proc/self/task")
-assert read_parquet(path).equals(read_parquet(path.read_bytes()))
+assert read_table(Origin(path, DataError, "").read(), {}).num_rows == 2
 sys.exit(os.listdir("/proc/self/task") != before)
 """
 
@@ -193,15 +196,15 @@ def test_reading_parquet_starts_no_threads(tmp_path: Path) -> None:
         ({"format_version": 99}, "format version 99"),
         ({"fingerprint": "0"}, "fingerprint"),
         ({"checksums": {}}, "damaged"),
-        ({"checksums": None}, "cannot be read"),
-        ({"fingerprint": None}, "cannot be read"),
-        (None, "cannot be read"),
+        ({"checksums": None}, r"dataset\.json: checksums: "),
+        ({"fingerprint": None}, r"dataset\.json: fingerprint: "),
+        (None, "is a JSON list, not an object"),
     ],
 )
 def test_a_changed_record_is_refused(tmp_path: Path, change: dict[str, object] | None, message: str) -> None:
     Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
     path = tmp_path / "out" / "dataset.json"
-    path.write_text("[]" if change is None else json.dumps(json.loads(path.read_text()) | change))
+    path.write_text("[]") if change is None else seal_record(path, json.loads(path.read_text()) | change)
     with pytest.raises(DataError, match=message):
         Dataset.load(tmp_path / "out")
 
@@ -231,12 +234,12 @@ def test_a_damaged_or_forged_record_names_the_field(tmp_path: Path, field: str, 
     Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
     path = tmp_path / "out" / "dataset.json"
     good = json.loads(path.read_text())
-    path.write_text(json.dumps(good | {field: value}))
+    seal_record(path, good | {field: value})
     with pytest.raises(DataError, match=rf"\b{field.replace('_', '.')}\b"):
         Dataset.load(tmp_path / "out")
     del good[field]
-    path.write_text(json.dumps(good))
-    with pytest.raises(DataError, match=rf"dataset\.json cannot be read \({field}: Field required\)"):
+    seal_record(path, good)
+    with pytest.raises(DataError, match=rf"dataset\.json: {field}: Field required"):
         Dataset.load(tmp_path / "out")
 
 
@@ -247,8 +250,8 @@ def test_a_forged_provenance_names_the_field(tmp_path: Path, field: str, value: 
     Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
     path = tmp_path / "out" / "dataset.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"provenance": record["provenance"] | {field: value}}))
-    with pytest.raises(DataError, match=rf"cannot be read \(provenance\.{field}"):
+    seal_record(path, record | {"provenance": record["provenance"] | {field: value}})
+    with pytest.raises(DataError, match=rf"dataset\.json: provenance\.{field}"):
         Dataset.load(tmp_path / "out")
 
 
@@ -256,7 +259,7 @@ def test_a_forged_provenance_names_the_field(tmp_path: Path, field: str, value: 
 def test_any_record_is_read_or_refused(tmp_path: Path, content: str) -> None:
     Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
     (tmp_path / "out" / "dataset.json").write_bytes(content.encode("utf-8", "surrogatepass"))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"dataset\.json(: name: Field| cannot be read| is a JSON int)"):
         Dataset.load(tmp_path / "out")
 
 
@@ -265,11 +268,11 @@ def test_a_record_keeps_its_order_and_what_it_does_not_know(tmp_path: Path) -> N
     path = tmp_path / "out" / "dataset.json"
     record = json.loads(path.read_text())
     counts = ["name", "users", "items", "interactions", "density", "sparsity_percent", *PARTS, "fingerprint"]
-    assert list(record) == ["format_version", *counts, "provenance", "checksums"]
+    assert list(record) == ["format_version", *counts, "provenance", "checksums", "checksum"]
     record["provenance"]["of a later hmlet"] = [1]
-    path.write_text(json.dumps(record))
+    seal_record(path, record)
     Dataset.load(tmp_path / "out").save(tmp_path / "again")
-    assert json.loads((tmp_path / "again" / "dataset.json").read_text()) == record
+    assert json.loads((tmp_path / "again" / "dataset.json").read_text()) == json.loads(path.read_text())
 
 
 def test_replacing_needs_to_be_asked_for_and_is_whole(tmp_path: Path) -> None:
@@ -401,3 +404,53 @@ def test_take_compacts_both_sides() -> None:
 def test_a_frame_cannot_be_split_by_files() -> None:
     with pytest.raises(ConfigError, match="split by files"):
         Dataset.from_frame(frame([(0, 0)]), split="files")
+
+
+def test_every_changed_record_is_noticed_and_one_without_a_checksum_is_read(tmp_path: Path) -> None:
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}), name="pairs").save(tmp_path / "out")
+    path = tmp_path / "out" / "dataset.json"
+    record = json.loads(path.read_text())
+    for field, value in (("name", "fairs"), ("density", 0.25), ("sparsity_percent", 1.0)):
+        path.write_text(json.dumps(record | {field: value}))
+        with pytest.raises(DataError, match=r"dataset\.json is damaged \(its checksum differs\)"):
+            Dataset.load(tmp_path / "out")
+    del record["checksum"]  # as the first versions wrote it
+    path.write_text(json.dumps(record))
+    assert Dataset.load(tmp_path / "out").name == "pairs"
+
+
+def column(name: str, *values: object, type: str = "int32") -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        return table.set_column(table.column_names.index(name), name, pa.array(values, type))
+
+    return change
+
+
+FORGED_TABLES: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
+    "no such user": ("interactions", column("user", 0, 5), "column 'user': it has values outside 0 to 1"),
+    "negative item": ("interactions", column("item", 0, -1), "column 'item': it has values outside 0 to 1"),
+    "a pair twice": ("interactions", lambda t: t.take(pa.array([0, 0])), "user 0 has item 0 more than once"),
+    "a missing user": ("interactions", column("user", 0, None), "column 'user': 1 values are missing"),
+    "users as text": ("interactions", column("user", "0", "1", type="string"), "column 'user': its type is string"),
+    "no items": ("interactions", lambda t: t.drop_columns(["item"]), "column 'item': the table has no column"),
+    "another part": ("interactions", column("split", "train", "dev", type="string"), "column 'split'"),
+    "a missing part": ("interactions", column("split", "train", None, type="string"), "column 'split': 1 values are"),
+    "an id twice": ("users", column("id", 1, 1, type="int64"), "column 'id': it has an id more than once"),
+    "a missing id": ("items", column("id", 3, None, type="int64"), "column 'id': 1 values are missing"),
+    "ids as floats": ("items", column("id", 3, 4, type="float64"), "column 'id': its type is double"),
+    "another order": ("users", column("index", 1, 0), "column 'index': it does not count the rows from 0"),
+}
+
+
+@pytest.mark.parametrize("case", FORGED_TABLES)
+def test_a_forged_table_is_refused_by_file_and_column(case: str, tmp_path: Path) -> None:
+    """Checksums, counts and fingerprint are right: whoever forges a table can compute them."""
+    table, change, what = FORGED_TABLES[case]
+    Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
+    path = tmp_path / "out" / f"{table}.parquet"
+    pq.write_table(change(pq.read_table(path)), path)
+    seal_dataset(tmp_path / "out")
+    with pytest.raises(DataError) as refused:
+        Dataset.load(tmp_path / "out")
+    assert refused.value.message.startswith(f"{path}: ")
+    assert what in refused.value.message

@@ -45,7 +45,7 @@ SETTINGS = [
 # Every file of a finished run, and what reads it.
 READERS: dict[str, Callable[[Path], Any]] = {
     "config.toml": lambda path: Run.open(path).recipe,
-    "ids.parquet": lambda path: RunDirectory.open(path).read_table("ids.parquet"),
+    "ids.parquet": lambda path: RunDirectory.open(path).nodes,
     "metrics.jsonl": lambda path: Run.open(path).metrics,
     "factors.safetensors": lambda path: Run.open(path).factors,
     "model.safetensors": lambda path: RunDirectory.open(path).weights(),
@@ -271,7 +271,7 @@ def test_runs_opened_together_keep_each_others_evaluations(copy: Path) -> None:
     assert twin.evaluate("test", k=11).metrics == said[11].metrics
     assert opened[11].evaluate("test").metrics == twin.evaluate("test").metrics  # stored before; the file has changed
     later = Run.open(copy)
-    table = later.directory.read_table("per_user.parquet")
+    table = later.directory.read_table("per_user.parquet", {})
     for k, evaluation in said.items():
         assert f"test train {k}" in later.record.coverage
         assert later.evaluate("test", k=k).metrics == evaluation.metrics

@@ -48,7 +48,7 @@ def test_an_added_metric_is_computed_for_every_stored_evaluation(
         new = FinishedRun.open(run.directory.path).evaluate(k=k)
         assert np.isfinite(new.per_user[NEW]).all()
         assert new.metrics == old.metrics | {NEW: float(new.per_user[NEW].mean())}
-    table = FinishedRun.open(run.directory.path).directory.read_table(PER_USER)
+    table = FinishedRun.open(run.directory.path).directory.read_table(PER_USER, {})
     users = len(before[5].users)
     assert table["k"].to_pylist() == [5] * users + [10] * users  # each row once
     assert table[NEW].null_count == 0

@@ -48,7 +48,7 @@ def test_an_old_run_says_what_it_said(old: Run) -> None:
 
 
 def test_evaluations_that_hold_k_in_32_bits_are_kept_beside_longer_lists(old: Run) -> None:
-    first, stored = old.evaluate("test", "train", 20), old.directory.read_table("per_user.parquet")
+    first, stored = old.evaluate("test", "train", 20), old.directory.read_table("per_user.parquet", {})
     as_before = stored.set_column(stored.column_names.index("k"), "k", stored["k"].cast("int32"))
     old.directory.write_table("per_user.parquet", as_before)
     old.directory.write_record()

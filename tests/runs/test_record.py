@@ -14,7 +14,8 @@ from planted import dataset
 from hmlet.config import resolve
 from hmlet.errors import RunError
 from hmlet.runs.directory import RunDirectory
-from hmlet.runs.record import RunRecord, Source, checkout, json_checksum
+from hmlet.runs.record import RESTORE, RunRecord, Source, checkout, json_checksum
+from hmlet.system.outside import Content, Origin
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = [path for folder in ("results", "tests/stored") for path in sorted((ROOT / folder).rglob("run.json"))]
@@ -39,6 +40,10 @@ def content() -> dict[str, Any]:
     }
 
 
+def read(text: bytes, path: Path) -> RunRecord:
+    return RunRecord.from_content(Content(Origin(path, RunError, RESTORE), text))
+
+
 def sealed(record: object, checksum: object = None) -> bytes:
     assert isinstance(record, dict)
     return json.dumps({**record, "checksum": checksum or json_checksum(record)}).encode()
@@ -48,23 +53,23 @@ def test_every_stored_record_keeps_its_content_and_its_checksum() -> None:
     assert len(STORED) > 200
     for path in STORED:
         before = json.loads(path.read_text(encoding="utf-8"))
-        assert json.loads(RunRecord.from_text(path.read_bytes(), path).to_text()) == before, path
+        assert json.loads(read(path.read_bytes(), path).to_text()) == before, path
 
 
 def test_unknown_keys_survive_a_rewrite() -> None:
     newer = content() | {"later": {"list": [1, None, "two"]}}
     newer["hardware"] |= {"memory": 64}
-    record = RunRecord.from_text(sealed(newer), Path("run.json")).with_coverage("test train 20", 0.25)
+    record = read(sealed(newer), Path("run.json")).with_coverage("test train 20", 0.25)
     written = json.loads(record.to_text())
     assert written.pop("checksum") == json_checksum(written)
     assert written == newer | {"coverage": {"test train 20": 0.25}}
 
 
 def test_checksums_of_a_file_that_is_being_replaced_are_one_string_on_disk() -> None:
-    record = RunRecord.from_text(sealed(content()), Path("run.json"))
+    record = read(sealed(content()), Path("run.json"))
     both = record.with_file("config.toml", *record.files["config.toml"], SECOND)
     assert both.as_json()["files"] == {"config.toml": f"{FIRST} {SECOND}"}
-    again = RunRecord.from_text(both.to_text().encode(), Path("run.json"))
+    again = read(both.to_text().encode(), Path("run.json"))
     assert again.files == {"config.toml": (FIRST, SECOND)}
     assert again == both
     assert record.files == {"config.toml": (FIRST,)}  # as it was
@@ -72,7 +77,7 @@ def test_checksums_of_a_file_that_is_being_replaced_are_one_string_on_disk() -> 
 
 def test_what_is_not_known_while_training_is_not_written() -> None:
     running = {key: content()[key] for key in ("format_version", "model", "seed", "data", "versions", "hardware")}
-    record = RunRecord.from_text(sealed(running | {"status": "running"}), Path("run.json"))
+    record = read(sealed(running | {"status": "running"}), Path("run.json"))
     assert record.as_json() == running | {"status": "running"}
     ended = record.concluded(3, 5, None, 1.5).as_json()
     assert ended == running | {
@@ -105,7 +110,7 @@ def test_a_forged_record_is_refused_by_its_field(field: str) -> None:
     record = content()
     FORGERIES[field](record)
     with pytest.raises(RunError) as refused:
-        RunRecord.from_text(sealed(record), Path("some/run.json"))
+        read(sealed(record), Path("some/run.json"))
     assert refused.value.message.startswith("some/run.json: ")
     assert field in refused.value.message
 
@@ -120,7 +125,7 @@ def test_a_forged_record_is_refused_by_its_field(field: str) -> None:
 )  # fmt: skip
 def test_a_damaged_record_is_refused_by_its_file(text: bytes) -> None:
     with pytest.raises(RunError, match=r"some/run\.json"):
-        RunRecord.from_text(text, Path("some/run.json"))
+        read(text, Path("some/run.json"))
 
 
 # -- where the code came from ---------------------------------------------------------------------------------------
@@ -166,6 +171,6 @@ def test_a_new_run_says_what_code_made_it_and_an_old_one_need_not(tmp_path: Path
     record = RunDirectory.create(tmp_path / "run", resolve("bpr"), data, "cpu").record
     assert record.source == Source.here()
     assert "source" in record.as_json()
-    old = RunRecord.from_text(sealed(content()), Path("run.json"))
+    old = read(sealed(content()), Path("run.json"))
     assert old.source == Source(commit=None, clean=None)
     assert "source" not in old.as_json()

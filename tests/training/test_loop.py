@@ -150,6 +150,19 @@ def test_a_listener_may_stop_it_and_it_can_go_on(tmp_path: Path, whole: RunDirec
     assert same(fit(tmp_path / "run", resume=True), whole)
 
 
+@pytest.mark.parametrize("validate_every", [1, 100], ids=["validated", "at the end"])
+def test_a_model_that_its_last_step_broke_does_not_finish(validate_every: int, tmp_path: Path) -> None:
+    """One step, whose loss is sound and whose update is not: no later loss could tell."""
+    large = ["train.learning_rate=1e37", "train.epochs=1", "train.batch_size=512"]
+    data = checkerboard() if validate_every == 1 else dataset(5, 4, train=random_pairs(0, 5, 4, 0.7))
+    broken = recipe("ngcf", *large, f"train.validate_every={validate_every}")
+    with pytest.raises(TrainingError, match=r"numbers that are not finite after step 1: lower train\.learning_rate"):
+        training.fit(data, broken, tmp_path / "run", device="cpu")
+    assert not RunDirectory.open(tmp_path / "run").finished
+    assert not list((tmp_path / "run").glob("factors*"))
+    load_checkpoint(RunDirectory.open(tmp_path / "run"))  # what there is of it is sound
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_a_non_finite_loss_stops_before_the_parameters_move(
     wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunDirectory

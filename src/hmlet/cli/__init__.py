@@ -41,6 +41,7 @@ from hmlet.cli.console import (
     wait_without_spinning,
 )
 from hmlet.errors import ConfigError, HmletError, LostRank
+from hmlet.system.outside import is_utf8
 from hmlet.system.stopping import end_when_told
 from hmlet.version import VERSION
 
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit status of one command: 0, 2 for a user's mistake (one line on standard error), 1 for a bug of ours."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        _require_utf8(arguments)
         _require_one_process(arguments)
         with in_shell(), remarks():
             return _call(arguments)
@@ -90,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _abandon(sys.stdout)
         return HmletError.exit_code
     except Exception as error:
+        if _lacks_memory(error):
+            _report(HmletError("there is not enough memory", "free some, raise the limit, or use less data"))
+            return HmletError.exit_code
         # Typer's own usage errors differ in class between versions; all of them can say what is wrong.
         if not hasattr(error, "format_message"):
             raise
@@ -105,6 +110,23 @@ def _refused(error: OSError) -> HmletError:
     if error.filename is None:
         return HmletError(f"cannot read or write: {error.strerror}", "check the disk, and where standard output goes")
     return HmletError(f"{error.filename}: {error.strerror}", "check the path and your rights to it")
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or its cause, is that memory ran out; PyTorch and the dynamic linker have no class for it."""
+    if error is None:
+        return False
+    said = str(error).lower()
+    words = ("allocate memory", "not enough memory", "failed to map segment", "out of memory")
+    own = isinstance(error, RuntimeError | ImportError | OSError) and any(each in said for each in words)
+    return isinstance(error, MemoryError) or own or _lacks_memory(error.__cause__)
+
+
+def _require_utf8(arguments: list[str]) -> None:
+    """Refuse a name that is not UTF-8: no record could hold it, and some libraries cannot open it."""
+    for argument in arguments:
+        if not is_utf8(argument):
+            raise ConfigError(f"the argument {argument!r} is not UTF-8", "rename the file, or write the id in UTF-8")
 
 
 def _abandon(stream: TextIO) -> None:

@@ -18,8 +18,12 @@ KNOWN = "all"  # hmlet.ranking.evaluation's, which imports torch, and --help mus
 IDS_BYTES = 1 << 28  # of a file of ids: some ten million of them
 MOST_CARRIERS = 10  # rows of `explain`'s table of items; the others are summed
 Mask = Annotated[str, typer.Option(help="Which of a user's own items are left out: all, train+valid or train.")]
-Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: recommend these only.")]
-Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one a line: never recommend these.")]
+Allow = Annotated[
+    Path | None, typer.Option(help="A file of item ids, one a line, spaces included: recommend these only.")
+]
+Deny = Annotated[
+    Path | None, typer.Option(help="A file of item ids, one a line, spaces included: never recommend these.")
+]
 
 
 @app.command()
@@ -28,7 +32,8 @@ def recommend(
     run: RunPath,
     user: Annotated[list[str] | None, typer.Option("--user", help="A user's id, repeatable.")] = None,
     items: Annotated[
-        str | None, typer.Option(help="Item ids with commas, quoted as in CSV: someone the model has never seen.")
+        str | None,
+        typer.Option(help="Item ids with commas, quoted as in CSV, spaces included: someone the model has never seen."),
     ] = None,
     k: TopK = 20,
     mask: Mask = KNOWN,
@@ -131,7 +136,9 @@ def export(
     run: RunPath,
     out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
     k: TopK = 20,
-    users: Annotated[Path | None, typer.Option(help="A file of user ids, one a line; all users without it.")] = None,
+    users: Annotated[
+        Path | None, typer.Option(help="A file of user ids, one a line, spaces included; all users without it.")
+    ] = None,
     mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
@@ -153,22 +160,22 @@ def export(
 
 
 def _listed(items: str) -> list[str]:
-    """The ids of one line of CSV: `a, b` or, where an id has a comma, `"a, b",c`."""
+    """The ids of one line of CSV, as they are: `a,b` or, where an id has a comma, `"a, b",c`."""
     try:
-        (fields,) = csv.reader([items], skipinitialspace=True, strict=True)
+        (fields,) = csv.reader([items], strict=True)
     except (csv.Error, ValueError) as error:
         raise ConfigError(
             f"--items {items!r} is not a line of CSV ({error})", "quote an id with a comma: --items '\"a, b\",c'"
         ) from error
-    return [each.strip() for each in fields if each.strip()]
+    return [each for each in fields if each]
 
 
 def _ids(path: Path | None) -> list[str] | None:
-    """The ids of a file, one a line; empty lines carry none."""
+    """The ids of a file, one a line, as they are: spaces count. Empty lines carry none."""
     if path is None:
         return None
-    lines = read_text(path, "one id a line", IDS_BYTES).splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    lines = read_text(path, "one id a line", IDS_BYTES).replace("\r\n", "\n").split("\n")  # an id may have other ends
+    return [line for line in lines if line]
 
 
 def _print_items(found: Sequence[Mapping[str, Any]], kind: str) -> None:

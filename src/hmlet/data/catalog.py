@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import Adjacency, read_adjacency
-from hmlet.data.dataset import PARTS, Dataset, read_parquet, sha256
+from hmlet.data.dataset import PARTS, Dataset, sha256
 from hmlet.data.download import download
 from hmlet.data.interactions import Interactions, Ints, Vocabulary, encode, merge
 from hmlet.data.preparation import split_interactions
@@ -263,7 +263,8 @@ def _assemble(named: NamedSet, parts: list[Adjacency]) -> Dataset:
 def _load_embedded(named: NamedSet) -> Dataset:
     """An embedded set, split per user 80/10/10 with seed 0."""
     assert named.embedded is not None
-    table = read_parquet(EMBEDDED / named.embedded)
+    with pq.ParquetFile(EMBEDDED / named.embedded, pre_buffer=False) as file:
+        table = file.read(use_threads=False)
     user, users = _strings("user", table["user"], table["user_name"])
     item, items = _strings("item", table["item"], table["item_name"])
     about = table.schema.metadata

@@ -59,7 +59,14 @@ class Columns:
         if role not in self.needed + self.welcome:
             return None
         spellings = [plain(name) for name in header]
-        at = next((spellings.index(guess) for guess in GUESSES[role] if guess in spellings), None)
+        guess = next((guess for guess in GUESSES[role] if guess in spellings), None)
+        if guess is not None and spellings.count(guess) > 1:
+            alike = [name for name, spelling in zip(header, spellings, strict=True) if spelling == guess]
+            raise DataError(
+                f"{shown} has {len(alike)} columns that look like the {role}: {listed(alike)}",
+                f"rename one, or name the right one with {option(role)}",
+            )
+        at = None if guess is None else spellings.index(guess)
         if at is None and role in self.needed:
             raise DataError(
                 f"{shown} has no column that looks like the {role}; its columns are {listed(header)}",

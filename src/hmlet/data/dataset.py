@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
-from hmlet.data.record import DATASET_VERSION, RECORD_FILE, DatasetRecord, Statistics, is_prepared, read_record
+from hmlet.data.record import (
+    DATASET_VERSION,
+    RECORD_FILE,
+    DatasetRecord,
+    Statistics,
+    is_prepared,
+    origin_of,
+    read_record,
+)
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 from hmlet.system.files import unfinished, unwritable
+from hmlet.system.outside import Content, Origin
 from hmlet.system.spelling import option
+from hmlet.system.tables import Column, read_table
 
 PARTS = ("train", "valid", "test")
-_TABLES = ("interactions.parquet", "users.parquet", "items.parquet")
+_INDEX, _TEXT = Column((pa.int32(),)), Column((pa.string(),))
+_SIDE = {"index": _INDEX, "id": Column((pa.int64(), pa.string())), "name": replace(_TEXT, required=False, nulls=True)}
+_TABLES = {
+    "interactions.parquet": {
+        "user": _INDEX,
+        "item": _INDEX,
+        "split": _TEXT,
+        "timestamp": Column((pa.int64(),), required=False),
+    },
+    "users.parquet": _SIDE,
+    "items.parquet": _SIDE,
+}
 
 
 @dataclass(frozen=True)
@@ -207,30 +228,25 @@ class Dataset:
 
     @classmethod
     def load(cls, path: Path | str) -> Dataset:
-        """A prepared directory, checked: format version, checksums, ranges and the fingerprint."""
+        """A prepared directory, checked: format version, checksums, columns, ranges and the fingerprint."""
         path = Path(path)
         record = read_record(path)
-        for name in _TABLES:
-            if not (path / name).is_file():
-                raise DataError(f"{path / name} is missing", "prepare the data again")
-            if sha256(path / name) != record.checksums.get(name):
-                raise DataError(
-                    f"{path / name} is damaged (its checksum differs from dataset.json)", "prepare the data again"
-                )
-        table = read_parquet(path / "interactions.parquet")
-        users, items = (
-            _read_vocabulary(path / name, kind) for name, kind in (("users.parquet", "user"), ("items.parquet", "item"))
-        )
+        tables = {name: read_table(_content(path / name, record), columns) for name, columns in _TABLES.items()}
+        users = _vocabulary("user", tables["users.parquet"], origin_of(path / "users.parquet"))
+        items = _vocabulary("item", tables["items.parquet"], origin_of(path / "items.parquet"))
+        table, origin = tables["interactions.parquet"], origin_of(path / "interactions.parquet")
+        part = _part_codes(table["split"], origin)
         timestamp = _numbers(table["timestamp"]) if "timestamp" in table.column_names else None
         interactions = Interactions(
-            _numbers(table["user"]).astype(np.int32, copy=False),
-            _numbers(table["item"]).astype(np.int32, copy=False),
+            _indices(table, "user", len(users), origin),
+            _indices(table, "item", len(items), origin),
             users,
             items,
             timestamp,
             record.provenance,
         )
-        dataset = cls(record.name, interactions, _part_codes(table["split"], path), path)
+        _require_distinct(interactions, origin)
+        dataset = cls(record.name, interactions, part, path)
         if dataset.fingerprint != record.fingerprint:
             raise DataError(
                 f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again"
@@ -268,31 +284,54 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         )
 
 
-def _part_codes(column: pa.ChunkedArray, path: Path) -> npt.NDArray[np.uint8]:
-    coded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+def _content(path: Path, record: DatasetRecord) -> Content:
+    """The bytes of a table, whose checksum is what the record says."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing", "prepare the data again")
+    content = origin_of(path).read()
+    if content.sha256 != record.checksums.get(path.name):
+        raise content.origin.fault("is damaged (its checksum differs from dataset.json)")
+    return content
+
+
+def _part_codes(column: pa.ChunkedArray, origin: Origin) -> npt.NDArray[np.uint8]:
+    coded = column.combine_chunks().dictionary_encode()
     values = coded.dictionary.to_pylist()
-    if coded.null_count or not set(values) <= set(PARTS):
-        raise DataError(
-            f"{path / 'interactions.parquet'} has a split other than {', '.join(PARTS)}", "prepare the data again"
-        )
+    if not set(values) <= set(PARTS):
+        raise origin.fault(f": column 'split': it has a part other than {', '.join(PARTS)}")
     code_of = np.array([PARTS.index(value) for value in values], dtype=np.uint8)
     result: npt.NDArray[np.uint8] = code_of[np.from_dlpack(coded.indices)]
     return result
 
 
-def read_parquet(source: Path | bytes) -> pa.Table:
-    """The table in a Parquet file, or in the bytes of one, read by this thread alone.
+def _indices(table: pa.Table, side: str, count: int, origin: Origin) -> Ints:
+    found: Ints = _numbers(table[side]).astype(np.int32, copy=False)
+    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < count:
+        raise origin.fault(f": column {side!r}: it has values outside 0 to {count - 1}, and there are {count} {side}s")
+    return found
 
-    A process that has torch loaded and ends soon after pyarrow's threads have read something may abort on its way out.
-    And `pq.read_table`, as `to_numpy`, would import pandas where it is, for half a second.
-    """
-    opened = pa.BufferReader(source) if isinstance(source, bytes) else source
-    with pq.ParquetFile(opened, pre_buffer=False) as file:
-        return file.read(use_threads=False)
+
+def _require_distinct(interactions: Interactions, origin: Origin) -> None:
+    key = interactions.user.astype(np.int64) * len(interactions.items) + interactions.item
+    key.sort()
+    twice = np.flatnonzero(key[1:] == key[:-1])
+    if len(twice):
+        user, item = divmod(int(key[twice[0]]), len(interactions.items))
+        raise origin.fault(f": user {user} has item {item} more than once")
+
+
+def _vocabulary(kind: str, table: pa.Table, origin: Origin) -> Vocabulary:
+    """The ids and names of one side, each id once and in the order of their indices."""
+    if not np.array_equal(_numbers(table["index"]), np.arange(len(table))):
+        raise origin.fault(": column 'index': it does not count the rows from 0")
+    ids = table["id"].combine_chunks()
+    if len(ids.unique()) < len(ids):
+        raise origin.fault(": column 'id': it has an id more than once")
+    return Vocabulary(kind, ids, table["name"].combine_chunks() if "name" in table.column_names else None)
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """A column of numbers, none of them missing."""
+    """A column of numbers, none of them missing. `to_numpy` would import pandas where it is, for half a second."""
     return np.array(np.from_dlpack(column.combine_chunks()))
 
 
@@ -303,12 +342,6 @@ def _check_counts(found: Statistics, record: DatasetRecord, path: Path) -> None:
             raise DataError(
                 f"{path / RECORD_FILE} says {field} = {said}, and the directory has {counted}", "prepare the data again"
             )
-
-
-def _read_vocabulary(path: Path, kind: str) -> Vocabulary:
-    table = read_parquet(path).combine_chunks()
-    names = table["name"].combine_chunks() if "name" in table.column_names else None
-    return Vocabulary(kind, table["id"].combine_chunks(), names)
 
 
 def _canonical_order(interactions: Interactions, part: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from hmlet.errors import DataError
+from hmlet.system.outside import MOST_TEXT, Origin, checked
 
 DATASET_VERSION = 1  # of the prepared directory's format
 RECORD_FILE = "dataset.json"
@@ -87,9 +90,10 @@ class DatasetRecord(Statistics):
     """SHA-256 of each file beside the record."""
 
     def write(self, directory: Path) -> None:
-        """Write dataset.json into a directory, with the version first."""
+        """Write dataset.json into a directory, with the version first and a checksum of the rest last."""
         content = {"format_version": self.format_version} | self.model_dump(exclude_unset=True)
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        content["checksum"] = _checksum(content)
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         (directory / RECORD_FILE).write_text(text, encoding="utf-8")
 
 
@@ -106,27 +110,25 @@ def read_record(path: Path) -> DatasetRecord:
         raise DataError(
             f"{path} is not a prepared directory (it has no dataset.json)", "make one with `hmlet data prepare`"
         )
-    try:
-        content = json.loads((path / RECORD_FILE).read_text(encoding="utf-8"))
-        version = content.get("format_version", DATASET_VERSION) if isinstance(content, dict) else DATASET_VERSION
-        if version == DATASET_VERSION:
-            return DatasetRecord.model_validate(content)
-    except ValidationError as error:
-        raise _unreadable(path, _first_problem(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(path, str(error)) from error
-    raise DataError(
-        f"{path} has format version {version}, and this hmlet reads version {DATASET_VERSION}",
-        "prepare the data again, or install the hmlet that wrote it",
-    )
+    origin = origin_of(path / RECORD_FILE)
+    content = origin.read(MOST_TEXT).json_object()
+    recorded = content.pop("checksum", None)  # which the first prepared directories lack
+    version = content.get("format_version", DATASET_VERSION)
+    if version != DATASET_VERSION:
+        raise DataError(
+            f"{path} has format version {version}, and this hmlet reads version {DATASET_VERSION}",
+            "prepare the data again, or install the hmlet that wrote it",
+        )
+    if recorded is not None and recorded != _checksum(content):
+        raise origin.fault("is damaged (its checksum differs)")
+    return checked(DatasetRecord, content, origin)
 
 
-def _unreadable(path: Path, problem: str) -> DataError:
-    return DataError(f"{path / RECORD_FILE} cannot be read ({problem})", "prepare the data again")
+def origin_of(path: Path) -> Origin:
+    """A file of a prepared directory, for reading and for errors."""
+    return Origin(path, DataError, "prepare the data again")
 
 
-def _first_problem(error: ValidationError) -> str:
-    """The first field that is wrong, and why."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(map(str, first["loc"]))
-    return f"{field}: {first['msg']}" if field else first["msg"]
+def _checksum(content: Mapping[str, object]) -> str:
+    """SHA-256 of the record as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

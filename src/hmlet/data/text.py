@@ -16,10 +16,8 @@ import pyarrow as pa
 
 from hmlet.errors import DataError
 from hmlet.system.files import unfinished
+from hmlet.system.outside import MAX_EXPANSION, is_utf8, most_decoded
 
-# A compressed file may grow to 200 times its size (interaction files reach 10 to 30), small ones to 64 MiB in any case.
-MAX_EXPANSION = 200
-FREE_EXPANSION = 64 << 20
 LONGEST_LINE = 16 << 20
 _BLOCK_BYTES = 32 << 20
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
@@ -110,7 +108,9 @@ def open_text(path: Path) -> Iterator[TextFile]:
 
 
 def require_file(path: Path) -> None:
-    """Refuse a path at which there is no file."""
+    """Refuse a path at which there is no file, and a name that no record and no library could hold."""
+    if not is_utf8(str(path)):
+        raise DataError(f"the name {str(path)!r} is not UTF-8", "rename the file or its folder")
     if path.is_dir():
         raise DataError(f"{path} is a directory", "name the interaction files in it")
     if not path.exists():
@@ -132,7 +132,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _unpack(path: Path, packing: str | None, plain: Path) -> None:
-    limit = max(FREE_EXPANSION, MAX_EXPANSION * path.stat().st_size)
+    limit = most_decoded(path.stat().st_size)
     try:
         with pa.input_stream(str(path), compression=packing) as source, plain.open("wb") as target:
             target.write(source.read(1 << 20).removeprefix(_UTF8_BOM))

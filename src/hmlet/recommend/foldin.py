@@ -90,9 +90,11 @@ class FoldIn:
             inputs = layers[:-1]
         else:  # what is read out is not what is propagated, which has to be made again
             inputs = _recorded(_twin(model, layers[0]), graph, how)
-        return cls(
-            recipe, model, graph, inputs, layers, directory.factors(), Choices.read(directory, graph.n_nodes), how
-        )
+        factors, own_1F = directory.factors(), model.layers([layer_ND[:1] for layer_ND in layers]).factors()
+        if own_1F.shape[1] != factors[0].shape[1]:
+            wide = f"{factors[0].shape[1]} columns, and the layers make factors of {own_1F.shape[1]}"
+            raise directory.origin("factors.safetensors").fault(f": tensor 'users': it has {wide}")
+        return cls(recipe, model, graph, inputs, layers, factors, Choices.read(directory, graph.n_nodes), how)
 
     @cached_property
     def scale_N(self) -> Tensor:
@@ -265,10 +267,10 @@ def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
     """Every stored layer; the factors are the only layer of a model that has no more."""
     if recipe.model.depth == 0:
         return [torch.cat(directory.factors())]
-    if not directory.has("layers.safetensors"):
+    stored = directory.layers()
+    if stored is None:
         raise ConfigError(f"{directory.path} has no layers.safetensors", "train it with train.save_layers = true")
-    stored = directory.read_tensors("layers.safetensors")
-    return [stored[str(layer)].float() for layer in range(len(stored))]
+    return stored
 
 
 @torch.no_grad()

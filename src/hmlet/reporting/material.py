@@ -71,7 +71,7 @@ def read_material(
 def _read(run: RunDirectory, label: str, scores: Mapping[str, float] | None) -> RunMaterial:
     run.require_finished()
     analysis = Analysis.from_json(run.read_bytes(ANALYSIS), str(run.path / ANALYSIS)) if run.has(ANALYSIS) else None
-    return RunMaterial(label, run.record, run.read_bytes("config.toml").decode(), run.metrics(), analysis, scores)
+    return RunMaterial(label, run.record, run.content("config.toml").text(), run.metrics(), analysis, scores)
 
 
 def _labels(runs: Sequence[RunDirectory]) -> list[str]:

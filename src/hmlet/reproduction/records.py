@@ -7,7 +7,6 @@ valid_mask-train.json, where the test part is left out), wall.json and, where th
 
 from __future__ import annotations
 
-import json
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,7 @@ import pyarrow.parquet as pq
 
 from hmlet.analysis.result import ANALYSIS, Analysis
 from hmlet.config import Recipe
-from hmlet.data.dataset import read_parquet
-from hmlet.errors import DataError, RunError
+from hmlet.errors import DataError
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.reporting.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
@@ -32,6 +30,8 @@ from hmlet.runs.choices import Codes
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import RECORD
 from hmlet.system.files import replacing
+from hmlet.system.outside import Content
+from hmlet.system.tables import Column, read_table
 
 SCORE_FILES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
 VALID_FILE = "valid_mask-train.json"  # in their place where the test part is left out
@@ -40,6 +40,7 @@ _OWN_FILES = (*SCORE_FILES.values(), VALID_FILE, WALL_FILE, PAIRED_FILE, ANALYSI
 RECORD_FILES = ("config.toml", RECORD, "metrics.jsonl", *_OWN_FILES)
 TESTED = ("ndcg", "recall", "precision")
 TEST_K = 20
+_PAIRED = {"user": Column((pa.int32(),)), **dict.fromkeys(TESTED, Column((pa.float32(),)))}
 SEARCH_FOLDER = "search"  # OUT/search/<data set>/<model>.json
 _PACKED = re.compile(
     rf"[\w.-]+/[\w.-]+/({'|'.join(map(re.escape, RECORD_FILES))})|{SEARCH_FOLDER}/[\w.-]+/[\w.-]+\.json", re.ASCII
@@ -113,7 +114,7 @@ class Record:
         """Metrics by user on the test part, where they were kept."""
         if not self.run.has(PAIRED_FILE):
             return None
-        table = read_parquet(_content(self.run, PAIRED_FILE))
+        table = read_table(_content(self.run, PAIRED_FILE), _PAIRED)
         values = {name: table[name].to_numpy().astype(np.float64) for name in TESTED}
         return Evaluation("test", "train", TEST_K, table["user"].to_numpy().astype(np.int64), values, float("nan"))
 
@@ -121,14 +122,15 @@ class Record:
     def analysis(self) -> Analysis | None:
         if not self.run.has(ANALYSIS):
             return None
-        return Analysis.from_json(_content(self.run, ANALYSIS), str(self.path / ANALYSIS))
+        return Analysis.from_json(_content(self.run, ANALYSIS).data, str(self.path / ANALYSIS))
 
     @cached_property
     def classes(self) -> Codes | None:
         """Each node's class, as `hmlet analyze` numbers them."""
         if not self.run.has(CLASSES_FILE):
             return None
-        return np.asarray(read_parquet(_content(self.run, CLASSES_FILE))["class"].to_numpy(), dtype=np.int8)
+        table = read_table(_content(self.run, CLASSES_FILE), {"class": Column((pa.int8(),))})
+        return np.asarray(table["class"].to_numpy(), dtype=np.int8)
 
     @cached_property
     def noisy(self) -> NoisyRanking | None:
@@ -142,7 +144,7 @@ class Record:
 
     def material(self, label: str, scores: Mapping[str, float] | None = None) -> RunMaterial:
         """The record as the report's figures want it."""
-        config = _content(self.run, "config.toml").decode()
+        config = _content(self.run, "config.toml").text()
         return RunMaterial(label, self.run.record, config, self.run.metrics(), self.analysis, scores)
 
 
@@ -213,16 +215,13 @@ def write_paired(run: RunDirectory, evaluation: Evaluation) -> None:
     )
 
 
-def _content(run: RunDirectory, name: str) -> bytes:
-    """A file's bytes, compared with run.json where it is named there; older records have files that are not."""
-    return run.read_bytes(name) if name in run.record.files else run.file(name).read_bytes()
+def _content(run: RunDirectory, name: str) -> Content:
+    """A file's content, compared with run.json where it is named there; older records have files that are not."""
+    return run.content(name) if name in run.record.files else run.origin(name).read()
 
 
 def _json(run: RunDirectory, name: str) -> Any:
-    try:
-        return json.loads(_content(run, name))
-    except ValueError as error:
-        raise RunError(f"{run.path / name} is not JSON ({error})", "restore it from a copy") from error
+    return _content(run, name).json_object()
 
 
 # -- one file for a whole campaign ----------------------------------------------------------------------------------

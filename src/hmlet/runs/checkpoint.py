@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from hmlet.errors import RunError
@@ -14,6 +12,7 @@ from hmlet.runs import tensors as files
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import FORMAT_VERSION, json_checksum
 from hmlet.system.files import replacing
+from hmlet.system.outside import Content, Origin
 from hmlet.system.spelling import option
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -33,24 +32,29 @@ def save_checkpoint(
         files.save(temporary, tensors, metadata)
 
 
-def load_checkpoint(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def load_checkpoint(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, object]] | None:
     """The tensors and the loop state of the last checkpoint, or None if there is none."""
-    path, fresh = run.file(CHECKPOINT), "delete it to train from the start"
-    if not path.is_file():
+    origin = checkpoint_origin(run)
+    if not origin.path.is_file():
         return None
     if run.record.format_version != FORMAT_VERSION:
         raise RunError(
-            f"{path} was begun by an older hmlet", f"finish it with that one, or choose another {option('out')}"
+            f"{origin.path} was begun by an older hmlet", f"finish it with that one, or choose another {option('out')}"
         )
-    try:
-        tensors, metadata = files.read(path)
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path} is damaged ({error})", fresh) from error
+    tensors, metadata, _ = files.read(origin)
     if metadata.pop("checksum", "") != files.checksum(tensors, metadata):
-        raise RunError(f"{path} is damaged (its checksum differs)", fresh)
-    if not {*metadata["run"].split()} & {*_identities(run, run.record.files["config.toml"])}:
-        raise RunError(f"{path} is of another run", f"put the right one there, or {fresh}")
-    return tensors, json.loads(metadata["state"])
+        raise origin.fault("is damaged (its checksum differs)")
+    if not {*metadata.get("run", "").split()} & {*_identities(run, run.record.files.get("config.toml", ()))}:
+        raise RunError(f"{origin.path} is of another run", f"put the right one there, or {origin.fix}")
+    for name, tensor in tensors.items():
+        if not files.is_finite(tensor):
+            raise origin.fault(f": tensor {name!r}: it has numbers that are not finite")
+    return tensors, Content(origin, metadata.get("state", "").encode()).json_object()
+
+
+def checkpoint_origin(run: RunDirectory) -> Origin:
+    """The checkpoint of a run, for reading and for errors."""
+    return Origin(run.file(CHECKPOINT), RunError, "delete it to train from the start")
 
 
 def _identities(run: RunDirectory, recipes: Iterable[str]) -> list[str]:

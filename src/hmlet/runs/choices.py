@@ -16,8 +16,16 @@ from torch import Tensor
 
 from hmlet.errors import RunError
 from hmlet.runs.directory import RunDirectory
+from hmlet.runs.record import RESTORE
+from hmlet.system.tables import Column
 
 GATES = "gates.parquet"
+GATE_COLUMNS = {
+    "node": Column((pa.int32(),)),
+    "layer": Column((pa.int8(),)),
+    "probability": Column((pa.float32(),)),
+    "nonlinear": Column((pa.bool_(),)),
+}
 # In the paper's order: every gated layer non-linear, some, none.
 CLASSES = ("fnl", "pnl", "fl")
 
@@ -67,18 +75,23 @@ class Choices:
         if len(cell) != whole or not np.array_equal(np.sort(cell), np.arange(whole)):
             raise RunError(
                 f"{where} has {len(cell)} gate rows, not one for each of {n_nodes} nodes and {len(layers)} layers",
-                "restore the run from a copy, or train again",
+                RESTORE,
             )
+        stored = table["probability"].to_numpy()
+        if not ((stored >= 0) & (stored <= 1)).all():  # NaN is neither
+            raise RunError(f"{where}: column 'probability': it has values outside 0 to 1", RESTORE)
         nonlinear, probability = np.empty(whole, dtype=np.bool_), np.empty(whole, dtype=np.float32)
         nonlinear[cell] = table["nonlinear"].to_numpy(zero_copy_only=False)
-        probability[cell] = table["probability"].to_numpy()
+        probability[cell] = stored
         shape = (n_nodes, len(layers))
         return cls(tuple(int(each) for each in layers), nonlinear.reshape(shape), probability.reshape(shape))
 
     @classmethod
     def read(cls, run: RunDirectory, n_nodes: int) -> Choices | None:
         """The choices that a run has stored; None where its model has no gates."""
-        return cls.from_table(run.read_table(GATES), n_nodes, str(run.path / GATES)) if run.has(GATES) else None
+        if GATES not in run.record.files:
+            return None
+        return cls.from_table(run.read_table(GATES, GATE_COLUMNS), n_nodes, str(run.path / GATES))
 
     @property
     def count(self) -> npt.NDArray[np.int64]:

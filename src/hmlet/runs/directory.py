@@ -11,21 +11,25 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from safetensors import SafetensorError
+import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.data.dataset import read_parquet, sha256
+from hmlet.data.dataset import sha256
 from hmlet.errors import RunError
 from hmlet.models import ItemWeights
 from hmlet.runs import tensors as files
+from hmlet.runs.expected import model_tensors, require_item_weights
 from hmlet.runs.locking import locked, require_own
 from hmlet.runs.record import (
     FORMAT_VERSION,
@@ -38,10 +42,20 @@ from hmlet.runs.record import (
     Versions,
     json_text,
 )
+from hmlet.runs.tensors import Shape
 from hmlet.system.files import replacing, unwritable
+from hmlet.system.outside import MOST_TEXT, Content, Origin, checked, is_utf8
 from hmlet.system.spelling import call, option
+from hmlet.system.tables import Column, read_table
 
 PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
+IDS = "ids.parquet"
+ID_COLUMNS = {
+    "side": Column((pa.string(),)),
+    "index": Column((pa.int32(),)),
+    "id": Column((pa.string(),)),
+    "name": Column((pa.string(),), nulls=True),
+}
 
 
 class Epoch(TypedDict):
@@ -53,6 +67,19 @@ class Epoch(TypedDict):
     valid: NotRequired[dict[str, float]]
     temperature: NotRequired[float]
     gate_share: NotRequired[dict[str, float]]
+
+
+class _EpochRow(BaseModel):
+    """What a row of metrics.jsonl has to be; keys of a newer hmlet are welcome."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    epoch: NonNegativeInt
+    loss: float
+    seconds: float
+    valid: dict[str, float] = {}
+    temperature: float = 1.0
+    gate_share: dict[str, float] = {}
 
 
 class RunDirectory:
@@ -82,7 +109,7 @@ class RunDirectory:
         )
         run = cls(path, record)
         run.write_text("config.toml", recipe.to_toml())
-        run.write_table("ids.parquet", _ids_table(data))
+        run.write_table(IDS, _ids_table(data))
         run.write_record()
         return run
 
@@ -94,9 +121,7 @@ class RunDirectory:
         if not file.is_file():
             problem = "is not a run directory (it has no run.json)" if path.exists() else "does not exist"
             raise RunError(f"{path} {problem}", f"train one with {call('fit', out='RUN')}")
-        with _reading(file):
-            text = file.read_bytes()
-        return cls(path, RunRecord.from_text(text, file))
+        return cls(path, RunRecord.from_content(Origin(file, RunError, RESTORE).read(MOST_TEXT)))
 
     @property
     def finished(self) -> bool:
@@ -108,7 +133,15 @@ class RunDirectory:
         return self
 
     def recipe(self) -> Recipe:
-        return Recipe.from_toml(self.read_bytes("config.toml").decode(), str(self.path / "config.toml"))
+        file = self.content("config.toml", MOST_TEXT)
+        recipe = Recipe.from_toml(file.text(), str(file.origin.path))
+        for key, own, recorded in (
+            ("model.name", recipe.model.name, self.record.model),
+            ("seed", recipe.seed, self.record.seed),
+        ):
+            if own != recorded:
+                raise file.origin.fault(f": {key} is {own!r}, and {RECORD} has {recorded!r}")
+        return recipe
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -159,8 +192,8 @@ class RunDirectory:
         self.record = self.record.with_file("config.toml", *sorted(both))
         self.write_record()
         self.write_text("config.toml", text)
-        outdated = {*self.record.files} - {"config.toml", "ids.parquet"}
-        self.record = self.record.reopened(("config.toml", "ids.parquet"))
+        outdated = {*self.record.files} - {"config.toml", IDS}
+        self.record = self.record.reopened(("config.toml", IDS))
         self.write_record()
         for name in outdated:
             self.remove(name)
@@ -203,63 +236,114 @@ class RunDirectory:
         """The path of a file in the directory itself; names and links that lead out of it are refused."""
         return _inside(self.path, name)
 
-    def checked(self, name: str) -> Path:
-        """The path of a recorded file whose content is what the record says."""
-        path = self.file(name)
-        expected = self.record.files.get(name)
-        if expected is None or not path.is_file():
-            raise RunError(f"{path} is missing", "the run is incomplete: resume it or train again")
-        with _reading(path):
-            found = sha256(path)
-        if found not in expected:
-            raise RunError(f"{path} is damaged or of another run (its checksum differs from run.json)", RESTORE)
-        return path
+    def origin(self, name: str) -> Origin:
+        """A file of the directory, for reading and for errors."""
+        return Origin(self.file(name), RunError, RESTORE)
+
+    def content(self, name: str, most: int | None = None) -> Content:
+        """The bytes of a recorded file, whose checksum is what the record says."""
+        content = self._recorded(name).read(most)
+        self._vouch(name, content.sha256)
+        return content
 
     def read_bytes(self, name: str) -> bytes:
-        path = self.checked(name)
-        with _reading(path):
-            return path.read_bytes()
+        return self.content(name).data
 
-    def read_json(self, name: str) -> Any:
-        return json.loads(self.read_bytes(name))
+    def read_json(self, name: str) -> dict[str, object]:
+        return self.content(name, MOST_TEXT).json_object()
 
-    def read_table(self, name: str) -> pa.Table:
-        return read_parquet(self.read_bytes(name))
+    def read_table(self, name: str, columns: Mapping[str, Column]) -> pa.Table:
+        """A recorded Parquet file that has these columns, and perhaps others."""
+        return read_table(self.content(name), columns)
 
-    def read_tensors(self, name: str, device: str = "cpu") -> dict[str, Tensor]:
-        """A recorded safetensors file, memory-mapped."""
-        path = self.checked(name)
-        with _reading(path):
-            return files.read(path, device)[0]
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of a recorded safetensors file."""
+        stored = files.read(self._recorded(name))
+        self._vouch(name, stored.sha256)
+        return stored.tensors
+
+    def _recorded(self, name: str) -> Origin:
+        origin = self.origin(name)
+        if name not in self.record.files or not origin.path.is_file():
+            raise RunError(f"{origin.path} is missing", "the run is incomplete: resume it or train again")
+        return origin
+
+    def _vouch(self, name: str, found: str) -> None:
+        if found not in self.record.files[name]:
+            raise self.origin(name).fault("is damaged or of another run (its checksum differs from run.json)")
 
     def metrics(self) -> list[Epoch]:
         """The rows of metrics.jsonl."""
-        if not self.finished and not self.has("metrics.jsonl"):
+        name = "metrics.jsonl"
+        if not self.finished and not self.has(name):
             return []
-        text = self.read_bytes("metrics.jsonl") if self.finished else self.file("metrics.jsonl").read_bytes()
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        content = self.content(name, MOST_TEXT) if self.finished else self.origin(name).read(MOST_TEXT)
+        return [check_epoch(row, content.origin, f"line {number}") for number, row in content.json_lines()]
+
+    # -- what was learned -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def nodes(self) -> tuple[int, int]:
+        """How many users and items the run was trained with."""
+        table, origin = self.read_table(IDS, ID_COLUMNS), self.origin(IDS)
+        n_users = pc.sum(pc.equal(table["side"], "user")).as_py() or 0
+        n_items = len(table) - n_users
+        if table["side"] != pa.chunked_array([pa.repeat("user", n_users), pa.repeat("item", n_items)]):
+            raise origin.fault(": column 'side': it is not `user` for every user and then `item` for every item")
+        index = np.from_dlpack(table["index"].combine_chunks())
+        if not np.array_equal(index, np.concatenate([np.arange(n_users), np.arange(n_items)])):
+            raise origin.fault(": column 'index': it does not count the users and then the items from 0")
+        return n_users, n_items
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
-        if self.item_weights() is not None:
+        name = "factors.safetensors"
+        if name not in self.require_finished().record.files:
             raise RunError(
                 f"{self.path} has no factors: {self.record.model} ranks by item-item weights",
                 "use a run of a model that has factors",
             )
-        tensors = self.read_tensors("factors.safetensors")
+        tensors, (n_users, n_items) = self.read_tensors(name), self.nodes
+        width = tensors["items"].shape[-1] if "items" in tensors and tensors["items"].dim() else None
+        files.require(tensors, {"users": Shape((n_users, width)), "items": Shape((n_items, width))}, self.origin(name))
         return tensors["users"], tensors["items"]
 
     def item_weights(self) -> ItemWeights | None:
         """The finished weights of an item-item model, which are all that it learned; None if factors rank."""
         if "factors.safetensors" in self.require_finished().record.files:
             return None
-        tensors = self.read_tensors("model.safetensors")
-        return ItemWeights(**{name: tensors[name] for name in ItemWeights._fields})
+        tensors = self.weights()
+        lacking = [name for name in ItemWeights._fields if name not in tensors]
+        if lacking:
+            raise RunError(f"{self.path / 'factors.safetensors'} is missing", "train again")
+        weights = ItemWeights(**{name: tensors[name] for name in ItemWeights._fields})
+        require_item_weights(weights, self.nodes[1], self.origin("model.safetensors"))
+        return weights
 
     def weights(self) -> dict[str, Tensor]:
         """The finished model's parameters by today's names, whichever format version they were written in."""
-        tensors = self.require_finished().read_tensors("model.safetensors")
-        return files.without_hidden_biases(tensors) if self.record.format_version < 2 else tensors
+        name = "model.safetensors"
+        tensors = self.require_finished().read_tensors(name)
+        if self.record.format_version < 2:
+            tensors = files.without_hidden_biases(tensors)
+        files.require(tensors, model_tensors(self.recipe(), *self.nodes, tensors, self.origin(name)), self.origin(name))
+        return tensors
+
+    def layers(self) -> list[Tensor] | None:
+        """Every layer's embeddings in float32, e⁰ first: N × D; None if the run has not stored them."""
+        name = "layers.safetensors"
+        if name not in self.require_finished().record.files:
+            return None
+        tensors, model = self.read_tensors(name), self.recipe().model
+        shape = Shape((sum(self.nodes), model.columns), (torch.float32, torch.bfloat16))
+        files.require(tensors, {str(layer): shape for layer in range(model.depth + 1)}, self.origin(name))
+        return [tensors[str(layer)].float() for layer in range(len(tensors))]
+
+
+def check_epoch(row: object, origin: Origin, where: str) -> Epoch:
+    """A row of metrics.jsonl, checked."""
+    checked(_EpochRow, row, origin, where)
+    return cast("Epoch", row)
 
 
 def require_new(path: Path) -> None:
@@ -290,21 +374,14 @@ def _inside(directory: Path, name: str) -> Path:
     return path
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Name the file when the system or safetensors cannot read it."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"cannot read {path}: {error}", f"check the disk, or {RESTORE}") from error
-
-
 def _reference(path: Path, data: Dataset) -> DataReference:
     """How to find the data again: a named set, a prepared directory, or a copy that the run keeps."""
     reference = data.reference
     if reference is None:
         data.save(path / "data", overwrite=True)
         reference = "."
+    if not is_utf8(reference):
+        raise RunError(f"the path {reference!r} of the data is not UTF-8", "rename the folder that is not")
     return DataReference(name=data.name, reference=reference, fingerprint=data.fingerprint)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,8 +13,15 @@ from hmlet.errors import RunError
 from hmlet.ranking import metrics
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.runs.directory import RunDirectory
+from hmlet.system.tables import Column
 
 PER_USER = "per_user.parquet"
+SETTING = {
+    "split": Column((pa.string(),)),
+    "mask": Column((pa.string(),)),
+    "k": Column((pa.int64(), pa.int32())),  # 32 bits once
+    "user": Column((pa.int32(),)),
+}
 
 
 def stored_evaluation(run: RunDirectory, split: str, mask: str, k: int) -> Evaluation | None:
@@ -20,15 +30,16 @@ def stored_evaluation(run: RunDirectory, split: str, mask: str, k: int) -> Evalu
     if coverage is None:
         return None
     try:
-        table = run.read_table(PER_USER)
+        table = _read(run)
     except RunError:  # another process may be adding to it; if nobody is, the second attempt fails for good
         with run.alone():
-            table = run.read_table(PER_USER)
+            table = _read(run)
     rows = table.filter(_is_of(table, split, mask, k))
     if not _has_all_metrics(rows):
         return None
-    values = {name: rows[name].to_numpy() for name in metrics.METRICS}
-    return Evaluation(split, mask, k, rows["user"].to_numpy().astype(np.int64), values, coverage)
+    values, users = {name: rows[name].to_numpy() for name in metrics.METRICS}, rows["user"].to_numpy().astype(np.int64)
+    _require_sound(users, values, run)
+    return Evaluation(split, mask, k, users, values, coverage)
 
 
 def store_evaluation(run: RunDirectory, result: Evaluation) -> None:
@@ -46,7 +57,7 @@ def store_evaluation(run: RunDirectory, result: Evaluation) -> None:
     )
     with run.update():
         if PER_USER in run.record.files:
-            table = run.read_table(PER_USER)
+            table = _read(run)
             own = _is_of(table, *setting)
             if _key(*setting) in run.record.coverage and _has_all_metrics(table.filter(own)):
                 return
@@ -54,6 +65,24 @@ def store_evaluation(run: RunDirectory, result: Evaluation) -> None:
             rows = pa.concat_tables([others, rows], promote_options="permissive")  # k was 32 bits once
         run.write_table(PER_USER, rows)
         run.record = run.record.with_coverage(_key(*setting), result.coverage)
+
+
+def _read(run: RunDirectory) -> pa.Table:
+    """per_user.parquet: the setting of each row, and metrics, which older rows may lack."""
+    number = Column((pa.float64(),), required=False, nulls=True)
+    return run.read_table(PER_USER, SETTING | dict.fromkeys(metrics.METRICS, number))
+
+
+def _require_sound(
+    users: npt.NDArray[np.int64], values: Mapping[str, npt.NDArray[np.float64]], run: RunDirectory
+) -> None:
+    """Refuse an evaluation of nobody, users that are not in the run or in order, and metrics that are no numbers."""
+    origin, count = run.origin(PER_USER), run.nodes[0]
+    if not len(users) or users[0] < 0 or users[-1] >= count or (np.diff(users) <= 0).any():
+        raise origin.fault(f": column 'user': it is not an ascending list of users from 0 to {count - 1}")
+    for name, column in values.items():
+        if not np.isfinite(column).all():
+            raise origin.fault(f": column {name!r}: it has numbers that are not finite")
 
 
 def _key(split: str, mask: str, k: int) -> str:

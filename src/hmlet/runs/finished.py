@@ -16,8 +16,8 @@ from hmlet.data.catalog import CATALOG, load
 from hmlet.errors import RunError
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.ranking.scoring import FactorScorer, Histories, Scored, weight_scorer
-from hmlet.runs.choices import GATES, Choices
-from hmlet.runs.directory import Epoch, RunDirectory
+from hmlet.runs.choices import GATE_COLUMNS, GATES, Choices
+from hmlet.runs.directory import IDS, Epoch, RunDirectory
 from hmlet.runs.evaluations import store_evaluation, stored_evaluation
 from hmlet.runs.record import RunRecord
 from hmlet.system.progress import Advance, silent
@@ -69,14 +69,14 @@ class FinishedRun:
     @cached_property
     def gates(self) -> pa.Table:
         """node, layer, probability of the non-linear branch, nonlinear."""
-        return self.directory.read_table(GATES)
+        return self.directory.read_table(GATES, GATE_COLUMNS)
 
     @cached_property
     def choices(self) -> Choices | None:
         """What the gates chose for each node; None if the model has no gates."""
         if GATES not in self.record.files:
             return None
-        return Choices.from_table(self.gates, self.data.n_users + self.data.n_items, str(self.directory.path / GATES))
+        return Choices.from_table(self.gates, sum(self.directory.nodes), str(self.directory.path / GATES))
 
     @cached_property
     def data(self) -> Dataset:
@@ -105,4 +105,9 @@ def recorded_data(run: RunDirectory) -> Dataset:
     data = load(where)
     if data.fingerprint != recorded.fingerprint:
         raise RunError(f"{where} has changed since {run.path} was trained", "prepare it as it was, or train again")
+    if (data.n_users, data.n_items) != run.nodes:
+        users, items = run.nodes
+        raise run.origin(IDS).fault(
+            f"has {users} users and {items} items, and {where} {data.n_users} and {data.n_items}"
+        )
     return data

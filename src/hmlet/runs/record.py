@@ -25,12 +25,11 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    PositiveInt,
-    ValidationError,
     model_validator,
 )
 
 from hmlet.errors import RunError
+from hmlet.system.outside import Content, checked
 from hmlet.version import VERSION
 
 RECORD = "run.json"
@@ -50,6 +49,9 @@ Checksums = Annotated[
     BeforeValidator(_split),
     PlainSerializer(" ".join, return_type=str),
 ]
+
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class Part(BaseModel):
@@ -175,9 +177,9 @@ class RunRecord(Part):
     """The source code that the run was started with; absent in runs of older versions."""
     hardware: Hardware
     """The machine that the run was trained on."""
-    best_epoch: PositiveInt = 0
+    best_epoch: Count = 0
     """Epoch that the stored model comes from, counted from 1; absent while training."""
-    epochs: PositiveInt = 0
+    epochs: Count = 0
     """Number of epochs trained; absent while training."""
     valid: Mapping[str, float] | None = None
     """Validation metrics @20 of the best epoch; null without a validation part."""
@@ -195,6 +197,8 @@ class RunRecord(Part):
         for name in ("best_epoch", "epochs", "timings"):
             if self.finished and name not in self.model_fields_set:
                 raise ValueError(f"a finished run needs {name}")
+        if self.best_epoch > self.epochs:
+            raise ValueError(f"best_epoch is {self.best_epoch}, and there are {self.epochs} epochs")
         return self
 
     @property
@@ -242,28 +246,24 @@ class RunRecord(Part):
         return json_text({**content, "checksum": json_checksum(content)})
 
     @classmethod
-    def from_text(cls, text: bytes, path: Path) -> RunRecord:
-        """The record in a run.json, checked; `path` names the file in errors."""
+    def from_content(cls, file: Content) -> RunRecord:
+        """The record in a run.json, checked."""
+        content, origin = file.json_object(), file.origin
+        recorded = content.pop("checksum", None)
         try:
-            content = json.loads(text.decode("utf-8"))
-            recorded = content.pop("checksum") if isinstance(content, dict) else None
             computed = json_checksum(content)
-        except (ValueError, KeyError, RecursionError) as error:
-            raise RunError(f"{path} cannot be read ({error!r})", RESTORE) from error
+        except ValueError as error:  # half of a surrogate pair has no UTF-8
+            raise origin.fault(f"cannot be read ({error})") from error
         if recorded != computed:
-            raise RunError(f"{path} is damaged (its checksum differs)", RESTORE)
+            raise origin.fault("is damaged (its checksum differs)")
         version = content.get("format_version", FORMAT_VERSION)
         if version not in READABLE:
             raise RunError(
-                f"{path.parent} has format version {version}, and this hmlet reads {' and '.join(map(str, READABLE))}",
+                f"{origin.path.parent} has format version {version}, and this hmlet reads "
+                f"{' and '.join(map(str, READABLE))}",
                 "open it with the hmlet that wrote it, or train again",
             )
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the record"
-            raise RunError(f"{path}: {where}: {first['msg']}", RESTORE) from error
+        return checked(cls, content, origin)
 
 
 def json_text(value: object) -> str:

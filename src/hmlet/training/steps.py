@@ -26,6 +26,7 @@ from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.optimizer import make_optimizer
 
 WARM_UP = 3  # steps before a capture: libraries allocate and choose their algorithms, and Adam makes its state
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what Adam keeps of each parameter
 LOOK_EVERY = 50  # steps between two looks at the flag on CUDA
 
 
@@ -44,7 +45,7 @@ class Steps(Protocol):
         """All that a checkpoint has to hold beside the model."""
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` gave."""
+        """Take up what `tensors` gave; a KeyError, ValueError or RuntimeError says what does not fit."""
 
 
 def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.device) -> Operator:
@@ -249,7 +250,13 @@ class GradientSteps:
             if name.startswith("adam."):
                 _, at, key = name.split(".")
                 parameter = self.parameters[int(at)]
+                if key not in MOMENTS or tensor.shape != (() if key == "step" else parameter.shape):
+                    raise ValueError(
+                        f"steps.{name} is {tuple(tensor.shape)}, and its parameter {tuple(parameter.shape)}"
+                    )
                 self.optimizer.state[parameter][key] = tensor.to(parameter.device)
+        if any(len(state) != len(MOMENTS) for state in self.optimizer.state.values()):
+            raise ValueError(f"steps.adam lacks one of {', '.join(MOMENTS)}")
         self.loss.load_state_dict(
             {name.removeprefix("loss."): tensor for name, tensor in tensors.items() if name.startswith("loss.")}
         )

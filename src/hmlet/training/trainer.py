@@ -16,11 +16,13 @@ from torch import Tensor
 
 from hmlet.config import Recipe, TrainConfig
 from hmlet.data import Dataset
-from hmlet.errors import HmletError
-from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from hmlet.errors import HmletError, TrainingError
+from hmlet.runs.checkpoint import CHECKPOINT, checkpoint_origin, load_checkpoint, save_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
-from hmlet.runs.directory import Epoch, RunDirectory
+from hmlet.runs.directory import Epoch, RunDirectory, check_epoch
 from hmlet.runs.record import RunRecord
+from hmlet.runs.tensors import is_finite
+from hmlet.system.outside import checked, first_line
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option
 from hmlet.system.stopping import StopRequest
@@ -222,6 +224,7 @@ class Trainer(Learner):
 
     def _validate(self, epoch: int) -> dict[str, Any]:
         evaluation, layers = self.evaluate(epoch)
+        self._require_finite(*layers.embeddings_ND)
         value = evaluation.metrics[SELECTION]
         if value > self.state.best_value:
             self.state.best_value, self.state.best_epoch, self.state.stale = value, epoch, 0
@@ -236,10 +239,19 @@ class Trainer(Learner):
             row["gate_share"] = {str(at): float(is_nonlinear(p).double().mean()) for at, p in layers.gates.items()}
         return row
 
+    def _require_finite(self, *tensors: Tensor) -> None:
+        """End a training whose model has numbers that are not finite, before it is chosen or saved."""
+        if self.ranks.any(not all(map(is_finite, tensors)))[0]:
+            solved = self.recipe.model.solved
+            fix = "raise model.regularization" if solved else "lower train.learning_rate, or train.l2 if it is large"
+            kept = "; the last good checkpoint is kept" if self.run.has(CHECKPOINT) else ""
+            raise TrainingError(f"the model has numbers that are not finite after step {self.state.step}", fix + kept)
+
     # -- saving and restoring -------------------------------------------------------------------------------------
 
     def save(self) -> None:
         """Write a checkpoint from which the loop goes on exactly as it would have."""
+        self._require_finite(*self.model.state_dict().values())
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         tensors |= {f"steps.{name}": tensor for name, tensor in self.steps.tensors().items()}
@@ -256,20 +268,50 @@ class Trainer(Learner):
         def read() -> dict[str, Any] | None:
             saved = load_checkpoint(self.run)
             tensors.update(saved[0] if saved else {})
-            return saved[1] if saved else None
+            return asdict(self._checked_state(saved[1])) if saved else None
 
         state = self.ranks.first(read)
         if state is not None:
             tensors = self.ranks.hand_out(tensors, _is_split)
             self.state = LoopState(**state)
-            self.model.load_state_dict(_under("model.", tensors))
-            self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
-            self.steps.load(_under("steps.", tensors))
-            self.ranking_noise.set_state(tensors["ranking_noise"])
+            try:
+                self._take_up(tensors)
+            except torch.OutOfMemoryError:
+                raise
+            except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
+                raise checkpoint_origin(self.run).fault(f"does not fit the recipe ({first_line(error)})") from error
         elif self.recipe.model.starts_spectrally:
             with self.watch.phase("start"):
                 self.start()
         self.ranks.first(self._write_metrics)
+
+    def _checked_state(self, saved: dict[str, object]) -> LoopState:
+        """The loop state of a checkpoint, which has to be one that this loop can be in."""
+        origin = checkpoint_origin(self.run)
+        state = checked(LoopState, saved, origin, "state")
+        for at, row in enumerate(state.history):
+            if check_epoch(row, origin, f"state.history.{at}")["epoch"] != at + 1:
+                raise origin.fault(f": state.history.{at}.epoch: it is {row['epoch']}, not {at + 1}")
+        epochs, per_epoch = len(state.history), self.steps.per_epoch
+        last = min(self.recipe.train.epochs, epochs + 1) * per_epoch
+        for name, low, value, high in (
+            ("step", epochs * per_epoch, state.step, last),
+            ("best_epoch", 0, state.best_epoch, epochs),
+            ("stale", 0, state.stale, epochs),
+        ):
+            if not low <= value <= high:
+                raise origin.fault(f": state.{name}: it is {value}, not {low} to {high}")
+        return state
+
+    def _take_up(self, tensors: dict[str, Tensor]) -> None:
+        """Give model, best model, optimizer and generators the tensors of a checkpoint."""
+        own = self.model.state_dict()
+        self.model.load_state_dict(_under("model.", tensors))
+        self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
+        if self.best and {name: each.shape for name, each in self.best.items()} != {n: e.shape for n, e in own.items()}:
+            raise ValueError("best.* are not the tensors of the model")
+        self.steps.load(_under("steps.", tensors))
+        self.ranking_noise.set_state(tensors["ranking_noise"])
 
     def _write_metrics(self) -> None:
         self.run.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.state.history))
@@ -288,8 +330,10 @@ class Trainer(Learner):
         self.model.eval()
         best_epoch = self.state.best_epoch or epochs
         layers = self.finished(best_epoch)
+        self._require_finite(*self.model.state_dict().values(), *layers.embeddings_ND)
         if self.model.item_weights() is None:
             own_NF = layers.factors().float()
+            self._require_finite(own_NF)
             users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
             self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
         self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)

@@ -27,6 +27,19 @@ def zstd(data: bytes) -> bytes:
     return pa.compress(data, codec="zstd", asbytes=True)
 
 
+def coded(table: dict[str, object], **options: object) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(table), sink, compression="zstd", **options)
+    return sink.getvalue()
+
+
+# 60,000 rows of one string of 100 KB, and 1,000 of 100 KB that differ in their ends: 6 GB and 100 MB in a few KB.
+ONE = pa.DictionaryArray.from_arrays(pa.array(np.zeros(60_000, np.int32)), pa.array(["x" * 100_000]))
+DICTIONARY_BOMB = coded({"user": ONE, "item": np.arange(60_000) % 7})
+DELTA_BOMB = coded(
+    {"user": ["y" * 100_000 + str(n) for n in range(1000)], "item": np.arange(1000)},
+    use_dictionary=False, column_encoding={"user": "DELTA_BYTE_ARRAY"},
+)  # fmt: skip
 RATED = ["--rating", "rating"]
 TIMED = ["--timestamp", "time"]
 PARQUET = parquet({"user": ["a", "b"], "item": ["x", "y"]})
@@ -58,6 +71,8 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "no item column": ("f.csv", b"user,thing\na,x\n", [], ["looks like the item", "'user', 'thing'", "--item"]),
     "named column missing": ("f.csv", GOOD, ["--user", "who"], ["no column 'who'", "'user', 'item'"]),
     "named column twice": ("f.csv", b"user,item,item\na,x,y\n", ["--item", "item"], ["2 columns named 'item'"]),
+    "guessed column twice": ("f.csv", b"user,item,user\na,x,b\n", [], ["2 columns that look like the user", "--user"]),
+    "two spellings of one guess": ("f.csv", b"User,item,user\na,x,b\n", [], ["2 columns", "'User', 'user'"]),
     "one column for both": ("f.csv", GOOD, ["--item", "user"], ["same column 'user'"]),
     "no rating column": ("f.csv", GOOD, ["--min-rating", "3"], ["looks like the rating", "--rating"]),
     "no time column": ("f.csv", GOOD, ["--split", "temporal:0.8,0.1,0.1"], ["looks like the timestamp"]),
@@ -71,8 +86,12 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "empty user": ("f.csv", b"user,item\na,x\n,y\n", [], ["line 3", "'user'", "the user is empty"]),
     "empty quoted item": ("f.csv", b'user,item\n\na,x\nb,""\n', [], ["line 4", "'item'", "the item is empty"]),
     "both ids empty": ("f.csv", b"user,item\n\na,x\n,\n", [], ["line 4", "empty"]),
-    "blank id": ("f.csv", b"user,item\na,x\n  ,y\n", [], ["user id that is blank"]),
+    "blank id": ("f.csv", b"user,item\na,x\n  ,y\n", [], ["line 3", "'user'", "is blank"]),
     "whole floats as ids": ("f.csv", b"user,item\n1.0,x\n2.0,y\n", [], ["whole numbers written as floats", "integers"]),
+    "field too long": ("f.csv", b"user,item\na,x\n" + b"b" * 131_073 + b",y\n", [], ["line 3", "131073 bytes"]),
+    "header too long": ("f.csv", b"user,item," + b"b" * 131_073 + b"\na,x,y\n", [], ["line 1", "131073 bytes"]),
+    "quoted field too long": ("f.csv", b'user,item\n"' + b"b\n" * 70_000 + b'",y\n', [], ["line 2", "140002 bytes"]),
+    "a file of quotes": ("f.csv", b"user,item\n" + b'"' * 140_000 + b",y\n", [], ["line 2", "140000 bytes"]),
     # values
     "rating is a word": ("f.csv", b"user,item,rating\na,x,5\nb,y,good\n", RATED, ["line 3", "'rating'", "'good'"]),
     "rating is empty": ("f.csv", b"user,item,rating\na,x,5\nb,y,\n", RATED, ["line 3", "rating", "(empty)"]),
@@ -107,6 +126,17 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
         [],
         ["line 2", "127 bits"],
     ),
+    "JSON key twice": (
+        *("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"user":2}\n', []),
+        ["line 2", "key 'user' twice"],
+    ),
+    "JSON key twice by an escape": (
+        *("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"us\\u0065r":2}\n', []),
+        ["line 2", "key 'user' twice"],
+    ),
+    "JSON NaN": ("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"r":NaN}\n', [], ["line 2", "NaN is not JSON"]),
+    "JSON NUL in id": ("f.jsonl", b'{"user":"a","item":2}\n{"user":"b\\u0000","item":3}\n', [], ["line 2", "NUL"]),
+    "JSON blank id": ("f.jsonl", b'{"user":"a","item":2}\n{"user":" ","item":3}\n', [], ["line 2", "is blank"]),
     "JSON list as rating": ("f.jsonl", b'{"user":1,"item":2,"rating":[5]}\n', RATED, ["'rating'", "List", "a number"]),
     "JSON with other keys": ("f.jsonl", b'{"a":1,"b":2}\n', [], ["looks like the user", "'a', 'b'"]),
     # Parquet
@@ -139,8 +169,15 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
         ),
         ["9000000 rows in"],
     ),
+    "Parquet repeats a long string": ("f.parquet", DICTIONARY_BOMB, [], ["decodes to more than 67.1 MB"]),
+    "Parquet repeats a long prefix": ("f.parquet", DELTA_BOMB, [], ["decodes to more than 67.1 MB"]),
+    "Parquet time overflows": (
+        *("f.parquet", parquet({"user": [1], "item": [2], "time": pa.array([2**62], pa.timestamp("ms"))}), TIMED),
+        ["not a readable Parquet", "would result in out of bounds timestamp"],
+    ),
+    "Parquet blank id": ("f.parquet", parquet({"user": ["a", " \t"], "item": [1, 2]}), [], ["row 2", "is blank"]),
     "Parquet page damaged": ("f.parquet", PARQUET[:4] + b"\xff" * 60 + PARQUET[64:], [], ["not a readable Parquet"]),
-    "Parquet NUL in id": ("f.parquet", parquet({"user": ["a\0", "b"], "item": [1, 2]}), [], ["NUL"]),
+    "Parquet NUL in id": ("f.parquet", parquet({"user": ["b", "a\0"], "item": [1, 2]}), [], ["row 2", "NUL"]),
     # adjacency text
     "adjacency word": ("f.txt", b"0 1 2\n1 two 3\n", [], ["line 2", "'two'", "whole number"]),
     "adjacency negative": ("f.txt", b"0 1 2\n\n1 -2 3\n", [], ["line 3", "'-2'"]),

@@ -22,6 +22,7 @@ from hmlet.errors import DataError
 from hmlet.system.spelling import option
 
 _OTHER_SEPARATORS = (";", "\t", "|")  # of files that are called CSV
+LONGEST_FIELD = 131_072  # bytes; Python's csv module reads as many characters
 _LONGEST_ROW = 80 << 20  # bytes: a quoted field may hold line ends
 _QUOTE, _NEWLINE, _RETURN = 0x22, 0x0A, 0x0D
 
@@ -78,8 +79,11 @@ class Delimited(Format):
         with text.path.open(encoding="utf-8", newline="") as file:
             try:
                 lines = list(islice(filter(None, csv.reader(file, delimiter=separator)), rows + 1))
-            except csv.Error:  # reading the file says where
-                lines = []
+            except csv.Error as error:
+                _check_shape(text, separator)  # says where, in most cases
+                raise text.fault(
+                    1, f"is not CSV ({error})", f"check the quotes, or name the {option('delimiter')}"
+                ) from error
         if not lines:
             return []
         header, *others = lines
@@ -216,6 +220,15 @@ def _structure(
         marks = marks[np.searchsorted(quotes, marks) % 2 == 0]  # those inside quotes are part of a field
     last_marks = np.flatnonzero(data[marks] == _NEWLINE)
     ends = marks[last_marks]
+    size = np.diff(marks, prepend=-1) - 1
+    if len(size) and int(size.max()) > LONGEST_FIELD:
+        at = int(np.argmax(size > LONGEST_FIELD))
+        start = int(marks[at - 1]) + 1 if at else 0
+        raise text.fault(
+            line + block.count(b"\n", 0, start),
+            f"has a field of {size[at]} bytes, and fields may have {LONGEST_FIELD}",
+            "shorten it, or save the file as Parquet",
+        )
     length = np.diff(ends, prepend=-1) - 1
     empty = (length == 0) | ((length == 1) & (data[ends - 1] == _RETURN))
     return ends, np.diff(last_marks, prepend=-1), empty

@@ -14,6 +14,7 @@ from hmlet.data.columns import Columns
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
+from hmlet.system.outside import first_line
 from hmlet.system.spelling import option
 
 ID_ROLES = ("user", "item")
@@ -98,9 +99,3 @@ def check_type(shown: str, role: str, name: str, dtype: Any) -> None:
             else "choose or cast the column"
         )
         raise DataError(f"{shown}: column {name!r} has type {dtype}, and a {role.replace('_', ' ')} is {wants}", hint)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error that is not ours, short enough for a message."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:160]

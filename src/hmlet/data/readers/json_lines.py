@@ -6,6 +6,7 @@ import glob
 import json
 import re
 from itertools import islice
+from typing import Any, cast
 
 import polars as pl
 
@@ -14,6 +15,7 @@ from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import ID_ROLES, Format, Source, check_type
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
+from hmlet.system.outside import parse_json
 
 
 class JsonLines(Format):
@@ -32,7 +34,8 @@ class JsonLines(Format):
         # Ids are read as text so that integers of any size keep their digits; the schema finds what is not an id.
         ids = {names[role]: pl.String for role in ID_ROLES}
         text_ids = [name for name in ids if not schema[name].is_integer()]
-        if any(schema[name] != pl.String for name in text_ids) or _has_other_than_strings(text, text_ids):
+        doubtful = _has_other_than_strings(text, text_ids) or _may_repeat(text, list(names.values()))
+        if any(schema[name] != pl.String for name in text_ids) or doubtful:
             problem = _first_fault(text, names)
             if problem is not None:
                 raise problem
@@ -43,12 +46,12 @@ class JsonLines(Format):
 
     def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn]:
         next(text.blocks(), None)  # checks the encoding
-        objects = []
+        objects: list[dict[str, Any]] = []
         with text.path.open(encoding="utf-8") as file:
             for number, line in enumerate(islice(filter(str.strip, file), rows), 1):
                 if problem := _problem(line, {}):
                     raise text.fault(number, *problem)
-                objects.append(json.loads(line))
+                objects.append(cast("dict[str, Any]", parse_json(line)))
         names = dict.fromkeys(name for each in objects for name in each)
         return [SampledColumn(name, [each.get(name) for each in objects]) for name in names]
 
@@ -70,6 +73,13 @@ def _has_other_than_strings(text: TextFile, names: list[str]) -> bool:
     return bool(names) and any(other.search(block) for _, block in text.blocks())
 
 
+def _may_repeat(text: TextFile, names: list[str]) -> bool:
+    """Whether a line may have one of these keys twice, of which Polars takes one; escapes may hide a key."""
+    keys = [rb"%b\s*:" % re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names]
+    twice = re.compile(rb"|".join(rb"%b[^\n]*%b" % (key, key) for key in keys) + rb"|\\u00[2-7]")
+    return any(twice.search(block) for _, block in text.blocks())
+
+
 def _first_fault(text: TextFile, names: dict[str, str]) -> DataError | None:
     """The error for the first bad line, if there is one. Slow: it parses line by line."""
     with text.path.open(encoding="utf-8") as file:
@@ -81,12 +91,10 @@ def _first_fault(text: TextFile, names: dict[str, str]) -> DataError | None:
 
 def _problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError as error:
         cut = "" if line.endswith("\n") else "; the file may end in the middle of this row"
         return f"is not JSON ({error}){cut}", "write one JSON object a line"
-    except RecursionError:
-        return "is nested too deeply", "write one flat JSON object a line"
     if not isinstance(value, dict):
         return f"is a JSON {type(value).__name__}, not an object", 'write lines such as {"user": 1, "item": 2}'
     if any(isinstance(field, int) and field.bit_length() > 127 for field in value.values()):

@@ -137,14 +137,7 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
         )
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
-    for role in ID_ROLES:
-        if frame[role].null_count() or (frame[role].dtype == pl.String and (frame[role] == "").any()):
-            raise source.first_fault(
-                role,
-                pl.col(role).is_null() | (pl.col(role).cast(pl.String) == ""),
-                f"the {role} is empty",
-                "give the row an id or remove it",
-            )
+    _require_ids(source, frame)
     rows = frame.height
     if "rating" in source.columns:
         if not frame["rating"].is_finite().fill_null(False).all():
@@ -159,6 +152,24 @@ def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) 
             frame = frame.filter(pl.col("rating") >= min_rating)
         frame = frame.drop("rating")
     return frame, rows
+
+
+def _require_ids(source: Source, frame: pl.DataFrame) -> None:
+    """Refuse rows without a readable user and item."""
+    for role in ID_ROLES:
+        text = pl.col(role).cast(pl.String)
+        faults = {
+            f"the {role} is empty": (pl.col(role).is_null() | (text == ""), "give the row an id or remove it"),
+            f"the {role} {{value}} is blank": (text.str.strip_chars() == "", "give the row a readable id"),
+            f"the {role} {{value}} has a NUL character": (
+                text.str.contains("\0", literal=True),
+                "remove the character",
+            ),
+        }
+        whole_numbers = frame[role].dtype != pl.String
+        for what, (bad, fix) in list(faults.items())[: 1 if whole_numbers else None]:
+            if frame.select(bad.any()).item():
+                raise source.first_fault(role, bad, what, fix)
 
 
 def _timestamp(source: Source, time_kinds: dict[str, str]) -> pl.Expr:
@@ -259,11 +270,6 @@ def _sorted_ids(column: pl.Series, role: str, first: FileRead, integers: bool) -
     value = distinct
     if distinct.dtype == pl.String:
         file = first.file or "the frame"
-        blank = distinct.str.strip_chars().str.len_bytes() == 0
-        if blank.any() or distinct.str.contains("\0", literal=True).any():
-            raise DataError(
-                f"{file} has a {role} id that is blank or has a NUL character", "give every row a readable id"
-            )
         if integers and distinct.str.contains(_WHOLE_FLOAT).all():
             raise DataError(
                 f"{file} has {role} ids such as {distinct.min()}, whole numbers written as floats",

@@ -1,0 +1,180 @@
+"""Bytes from outside become checked objects here: files, JSON, records. `tables` does the same for Parquet.
+
+A file is read once, into memory of this process, and hashed and parsed there. Overwriting, truncating or replacing it
+afterwards changes nothing (decision 0015). Every failure names the file, what is wrong with it and the fix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from hmlet.errors import HmletError
+
+MOST_TEXT = 256 << 20  # bytes of a JSON or TOML file
+DEEPEST = 32  # JSON values inside each other; hmlet writes at most eight
+# What is compressed may grow to 200 times its size (interaction files reach 10 to 30), and to 64 MiB in any case.
+MAX_EXPANSION = 200
+FREE_EXPANSION = 64 << 20
+Checked = TypeVar("Checked")
+
+
+def most_decoded(size: int) -> int:
+    """How many bytes a compressed file of `size` bytes may become."""
+    return max(FREE_EXPANSION, MAX_EXPANSION * size)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where bytes come from, for messages: the path, the kind of error, and what to do about a bad file."""
+
+    path: Path
+    kind: type[HmletError]
+    fix: str
+
+    def fault(self, what: str) -> HmletError:
+        """The error that says what is wrong with the file: "PATH is damaged", "PATH: epochs: …"."""
+        return self.kind(f"{self.path}{what if what.startswith(':') else f' {what}'}", self.fix)
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """The file, open for reading; anything but a regular file is refused, so that a pipe cannot stall a command."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(handle, "rb") as file:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                    raise self.fault("is not a regular file")
+                yield file
+        except OSError as error:
+            raise self.kind(f"cannot read {self.path}: {error}", f"check the disk, or {self.fix}") from error
+
+    def read(self, most: int | None = None) -> Content:
+        """The content of the file, of at most so many bytes."""
+        with self.open() as file:
+            size = os.fstat(file.fileno()).st_size
+            if most is not None and size > most:
+                raise self.fault(f"has more than {most >> 20} MiB")
+            data = file.read(size + 1)
+        if len(data) != size:
+            raise self.fault("is damaged (it changed while it was read)")
+        return Content(self, data)
+
+
+@dataclass(frozen=True)
+class Content:
+    """The bytes of one file, in memory of this process."""
+
+    origin: Origin
+    data: bytes
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    def text(self) -> str:
+        try:
+            return self.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.origin.fault(f"cannot be read (it is not UTF-8 at byte {error.start})") from error
+
+    def json(self) -> object:
+        """The JSON value, as the standard has it, with each key once and not too deep."""
+        try:
+            return parse_json(self.text())
+        except ValueError as error:
+            raise self.origin.fault(f"cannot be read ({error})") from error
+
+    def json_lines(self) -> list[tuple[int, object]]:
+        """The JSON value of each line that has one, with the line's number from 1."""
+        found = []
+        for number, line in enumerate(self.text().split("\n"), 1):
+            try:
+                if line.strip():
+                    found.append((number, parse_json(line)))
+            except ValueError as error:
+                raise self.origin.fault(f"cannot be read (line {number}: {error})") from error
+        return found
+
+    def json_object(self) -> dict[str, object]:
+        """The JSON object that the file has to be."""
+        value = self.json()
+        if not isinstance(value, dict):
+            raise self.origin.fault(f"is a JSON {type(value).__name__}, not an object")
+        return value
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text is made of characters alone; Python has bytes that are not UTF-8 as halves of surrogate pairs."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that is not ours, short enough for a message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:160]
+
+
+def parse_json(text: str) -> object:
+    """A JSON value; what only a lenient parser reads is a ValueError: NaN, infinity, a key twice, deep nesting."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if _too_deep(value):
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    return value
+
+
+def checked(kind: type[Checked], value: object, origin: Origin, where: str = "") -> Checked:
+    """A JSON value as a type, or the error that names the file, the field and what is wrong with it."""
+    try:
+        if issubclass(kind, BaseModel):
+            return kind.model_validate(value)
+        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)  # of values, dataclasses take no dict
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, [*([where] if where else []), *first["loc"]]))
+        raise origin.fault(f": {field or 'the content'}: {first['msg']}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise ValueError(f"it has the key {twice[:40]!r} twice")
+    return result
+
+
+def _too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, dict | list) for each in level)
