@@ -129,7 +129,7 @@ def test_overrides_are_toml_or_plain_words() -> None:
         ("train.epochs", ["train.epochs", "section.key=value"]),
         ("train.=5", ["train.=5", "section.key=value"]),
         ("", ["section.key=value"]),
-        ("model.name=bpr", ["bpr", "hmlet-end", "--model"]),
+        ("model.name=bpr", ["bpr", "the model is 'hmlet-end'"]),
     ],
 )
 def test_a_wrong_override_is_named_with_its_fix(override: str, words: list[str]) -> None:
@@ -170,8 +170,8 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     assert "lightgcn" in message(resolve, "lightgnc")
     unknown = message(resolve, "bpr", "fast")
     assert "'fast'" in unknown
-    assert "--preset hmlet" in unknown
-    assert "--preset hmlet" in message(resolve, "bpr", "authors")
+    assert "use `preset` hmlet" in unknown
+    assert "use `preset` hmlet" in message(resolve, "bpr", "authors")
     assert "'gpu/gowalla'" in message(resolve, "hmlet-end", "gpu/gowalla")  # a directory of recipes, and no preset
     assert "hmlet or gpu or paper or authors" in message(resolve, "hmlet-end", "fast")
     assert "name" in message(Recipe.from_toml, "[model]\nlayers = 3")

@@ -71,7 +71,9 @@ def _preset(model: str, preset: str, dataset: str | None, shape: Shape | None, d
     base = DEFAULT_PRESET if preset == FITTED else preset
     known = [name for name in get_args(Preset) if _recipe(name, config.family) is not None]
     if base not in known and not (base == DEFAULT_PRESET and not known):
-        raise ConfigError(f"preset {preset!r} has no recipe for {model}", f"use {option('preset', ' or '.join(known))}")
+        raise ConfigError(
+            f"preset {preset!r} has no recipe for {model}", f"use {option('preset')} {' or '.join(known)}"
+        )
     named = dataset is not None and Path(dataset).name == dataset  # a name, and no path
     if named and preset != FITTED:
         # What was searched at the paper's size on a GPU would take hours on a CPU.

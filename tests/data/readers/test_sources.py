@@ -324,7 +324,7 @@ def test_advice_speaks_the_askers_language(tmp_path: Path) -> None:
     frame = pl.DataFrame({"who": [1], "what": [2]})
     with pytest.raises(DataError, match=r"the frame has no column .* 'what': name it with `user`$"):
         Dataset.from_frame(frame)
-    with pytest.raises(DataError, match=r"name the right one with item_name=$"):
+    with pytest.raises(DataError, match=r"name the right one with `item_name`$"):
         Dataset.from_frame(frame, user="who", item="what", item_name="title")
     frame.write_parquet(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"name it with `user`$"):

@@ -14,6 +14,7 @@ from hmlet.config.recipe import validated
 from hmlet.config.toml import Table
 from hmlet.errors import ConfigError
 from hmlet.system.section import Section
+from hmlet.system.spelling import option
 
 ARMS = Path(__file__).with_name("arms.toml")
 SEEDS = 5  # of a model that is trained by steps; a closed form needs one
@@ -62,7 +63,7 @@ def load_arms(dataset: str, file: Path | None = None, names: Sequence[str] = ())
     known = [arm.name for arm in arms]
     if not arms:
         raise ConfigError(
-            f"{file} has no arms for {dataset}", f"write some under [[{dataset}]] and pass them with --arms"
+            f"{file} has no arms for {dataset}", f"write some under [[{dataset}]] and pass them with {option('arms')}"
         )
     if twice := sorted({name for name in known if known.count(name) > 1}):
         raise ConfigError(f"{file}: two arms of {dataset} are called {twice[0]}", "rename one")
