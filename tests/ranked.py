@@ -47,7 +47,7 @@ CASES: dict[str, list[str]] = {
     "softmax@k": [
         "lr-gccf", *SETTINGS, "train.loss=softmax@k", "loss.k=3", "loss.negatives=12", "train.draw=interaction",
     ],
-    "multinomial": ["lightgcn", *SETTINGS, "train.loss=multinomial", "train.batch_size=20", "loss.negatives=12"],
+    "multinomial": ["lightgcn", *SETTINGS, "train.loss=multinomial", "train.batch_size=6", "loss.negatives=12"],
     "bsl": ["lightgcn", *SETTINGS, "train.loss=bsl", "loss.positives=3"],
     "spectral start": ["hmlet-end", *SETTINGS, *GATES, "model.start=spectral"],
 }  # fmt: skip

@@ -35,7 +35,9 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 CALLED = {"hmlet", "hmlet.api", "hmlet.errors", "hmlet.version"}
-OWN_ROOM = {"console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"}
+OWN_ROOM = {
+    "board": "hmlet.reproduction", "console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

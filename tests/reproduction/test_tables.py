@@ -275,6 +275,7 @@ def test_the_lead_is_of_arms_with_the_same_thing_changed(tmp_path: Path) -> None
     shown = {row[0]: row[1:] for row in leads_sheet(Tables(CHOICE, Records.read(tmp_path))).rows}
     assert list(shown) == [
         *(f"edge dropout {value}" for value in (0.4, 0.0)),
+        *(f"start {start}" for start in ("random", "spectral")),
         *(f"embedding size {size}" for size in (64, 128, 256, 512)),
     ]
     assert shown["embedding size 64"][:3] == ["0.1100 ± 0.0002", "0.1200 ± 0.0002", "-8.33 %"]
@@ -336,7 +337,7 @@ def test_the_page_stands_alone_and_has_every_figure(written: Reproduction) -> No
     html = written.page.read_text(encoding="utf-8")
     assert "Accuracy · Gowalla" in html
     assert "Accuracy · Yelp2018" in html
-    assert "19 of 191 runs" in html
+    assert "19 of 209 runs" in html
     figures = [f"gowalla-{name}" for name in ("learning", "variants", "deciles", "boxes", "density")]
     assert sorted(re.findall(r'<figure id="([\w-]+)"', html)) == sorted([*figures, "yelp2018-learning"])
     ids = re.findall(r'\bid="([^"]+)"', html)
@@ -349,7 +350,7 @@ def test_nothing_is_filled_in_where_nothing_was_run(tmp_path: Path) -> None:
     for sheet in sheets(written.tables[0]).values():
         for row in sheet.rows:
             assert any(value == "not run" for value in row) or "gates" in row[0], row
-    assert "0 of 94 runs" in written.page.read_text(encoding="utf-8")
+    assert "0 of 103 runs" in written.page.read_text(encoding="utf-8")
 
 
 def test_what_was_not_chosen_has_no_table(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_two_ranks_one_and_two_again_end_as_one(board: Path, tmp_path: Path, who
     ended = torchrun(2, SCRIPT, "killed", "1", "6", *arguments(board, out))
     assert ended.returncode != 0
     assert "error: rank 0 lost another rank, which died or left (" in ended.stderr
-    assert "start again with --resume" in ended.stderr
+    assert "the last checkpoint is whole: resume from it" in ended.stderr
     saved = load_checkpoint(RunDirectory.open(out))
     assert saved is not None
     assert saved[1]["step"] == 5  # the one before the step that never ended

@@ -31,7 +31,9 @@ from hmlet.cli import (  # noqa: F401 - commands register themselves when they a
 )
 from hmlet.cli.console import (
     app,
+    end_when_told,
     in_shell,
+    is_utf8,
     print_line,
     remarks,
     report_error,
@@ -41,8 +43,6 @@ from hmlet.cli.console import (
     wait_without_spinning,
 )
 from hmlet.errors import ConfigError, HmletError, LostRank
-from hmlet.system.outside import is_utf8
-from hmlet.system.stopping import end_when_told
 from hmlet.version import VERSION
 
 app.add_typer(data.app, name="data", no_args_is_help=False)

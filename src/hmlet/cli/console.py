@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hmlet.system.outside import is_utf8
 from hmlet.system.progress import Advance
 from hmlet.system.spelling import in_shell
+from hmlet.system.stopping import end_when_told
+from hmlet.system.text_files import read_text
 from hmlet.system.threads import wait_without_spinning
 from hmlet.system.units import duration, readable
 
@@ -33,13 +36,16 @@ __all__ = [
     "Preset",
     "app",
     "duration",
+    "end_when_told",
     "given",
     "in_shell",
+    "is_utf8",
     "note",
     "print_json",
     "print_line",
     "print_table",
     "progress",
+    "read_text",
     "readable",
     "remarks",
     "report_error",

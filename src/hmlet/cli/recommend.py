@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, given, print_json, print_line, print_table, progress
+from hmlet.cli.console import Json, app, given, print_json, print_line, print_table, progress, read_text
 from hmlet.cli.evaluate import RunPath, TopK
 from hmlet.errors import ConfigError
-from hmlet.system.text_files import read_text
 
 KNOWN = "all"  # hmlet.ranking.evaluation's, which imports torch, and --help must not
 IDS_BYTES = 1 << 28  # of a file of ids: some ten million of them

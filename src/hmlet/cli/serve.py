@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hmlet.cli.console import app, note
-from hmlet.system.text_files import read_text
+from hmlet.cli.console import app, note, read_text
 
 
 @app.command()
