@@ -37,6 +37,10 @@ class PinSageConfig(GraphModelConfig):
     walk_length: PositiveInt = 4
     """Steps of a random walk."""
 
+    @property
+    def depth(self) -> int:
+        return 1  # of all convolutions only the result is a layer
+
 
 class PinSage(Model):
     """Neighbourhoods are drawn once, when the model is made, and travel with its state."""
