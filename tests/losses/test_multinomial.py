@@ -111,7 +111,7 @@ def test_the_penalty_is_that_of_drawn_pairs() -> None:
         assert norms == pytest.approx(right, rel=1e-6)
 
 
-def test_an_epoch_has_every_user_once() -> None:
+def test_an_epoch_has_as_many_users_as_there_are() -> None:
     loss = loss_of("cosine")
     train = Csr(np.arange(0, 22, 2), np.tile(np.array([0, 1], dtype=np.int32), 10))
     assert [loss.steps(train, size) for size in (4, 10, 1000)] == [3, 1, 1]

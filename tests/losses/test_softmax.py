@@ -25,6 +25,7 @@ OTHERS = torch.tensor([2, 7, 7, 0, 19, 4])  # item 7 was drawn twice; 2, 7 and 0
 CASES = [
     ("softmax", {}), ("softmax", {"similarity": "dot", "temperature": 1.0}), ("softmax", {"temperature_learned": True}),
     ("softmax@k", {"k": 3, "weight_temperature": 0.5}), ("softmax@k", {"similarity": "dot", "temperature": 0.7}),
+    ("softmax@k", {"k": 3, "temperature_learned": True}),
     ("bsl", {"positives": 2}), ("bsl", {"positives": 2, "temperature_ratio": 1.5, "similarity": "dot"}),
 ]  # fmt: skip
 
@@ -129,7 +130,8 @@ def test_gradients_equal_finite_differences(
     fixed = {}
 
     def constant(*arguments: Any) -> Tensor:
-        return fixed.setdefault("beta", kth_best(*arguments))
+        tau = loss.temperature().detach()  # type: ignore[operator]
+        return fixed.setdefault("beta", kth_best(*arguments) * tau) / tau
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hmlet.losses.softmax_at_k.kth_best", constant)

@@ -35,5 +35,7 @@ class SoftmaxAtK(Softmax):
         score_M, items_JF = compared.score_MP[:, 0], compared.items_JF
         k = max(1, round(self.config.k * compared.share))
         best_M = kth_best(compared.users_MF, items_JF, k, compared.dtype)
-        weights_M = torch.sigmoid((score_M - best_M) * compared.temperature / self.config.weight_temperature)
+        # s = τ · (s / τ), of which only the user's own score has a gradient.
+        own_M, best_M = score_M * compared.temperature, best_M * compared.temperature.detach()
+        weights_M = torch.sigmoid((own_M - best_M) / self.config.weight_temperature)
         return compared.log_sums(weights_M) - torch.dot(weights_M, score_M)

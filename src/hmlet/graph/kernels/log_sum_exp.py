@@ -76,7 +76,7 @@ class _LogSums(torch.autograd.Function):
         bounded: bool,
     ) -> Tensor:
         blocks = _Blocks(users_BF, items_JF, dtype)
-        bound = blocks.bound() if bounded else None
+        bound = blocks.bound() if bounded and len(users_BF) else None  # a rank may have no row of a batch
         grad_users_BF, grad_items_JF = torch.empty_like(users_BF), users_BF.new_zeros(blocks.items_JF.shape)
         log_B, grad_own_B = torch.empty_like(weights_B), torch.empty_like(score_B)
         for rows, scores_MJ in blocks.each(bound):
