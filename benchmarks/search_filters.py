@@ -87,7 +87,7 @@ class Filters:
         graph = training_graph(data)
         self.n_users, self.n_nodes = graph.n_users, graph.n_nodes
         self.product = propagator(graph, device).product
-        self.vectors_ID = leading_vectors(graph, max(VECTORS), device, seed=1)
+        self.vectors_ID = leading_vectors(propagator(graph, device).product, graph, max(VECTORS), device, seed=1)
         self.degree_I1 = (
             torch.from_numpy(graph.degree[graph.n_users :].astype(np.float32)).to(device).clamp_min(1.0)[:, None]
         )

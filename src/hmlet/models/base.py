@@ -54,6 +54,11 @@ class ModelConfig(Section):
         return 1
 
     @property
+    def widest(self) -> int:
+        """How many columns the widest table over all nodes has that training makes."""
+        return self.columns
+
+    @property
     def starts_spectrally(self) -> bool:
         """Whether singular vectors replace the random e⁰ before training."""
         return False

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hmlet.data import Csr
 from hmlet.graph import Graph, propagator
+from hmlet.graph.spectral import EXTRA
 from hmlet.models.gfcf import leading_vectors, vector_bytes
 from hmlet.models.item_item import BLOCK_BYTES, ItemItem, ItemItemConfig, blocks
 
@@ -43,6 +44,10 @@ class ChebyCFConfig(ItemItemConfig):
     degree_power: Annotated[float, Field(ge=0.0)] = 0.4
     """β: the larger, the less popular items of a history count, and the more popular ones are recommended."""
 
+    @property
+    def widest(self) -> int:
+        return self.vectors + EXTRA
+
 
 class ChebyCF(ItemItem):
     """Two filters on the item graph, added up, between two scalings by the items' degrees."""
@@ -59,7 +64,7 @@ class ChebyCF(ItemItem):
         train = Csr(interactions.indptr.astype(np.int64), interactions.indices)
         graph = Graph.from_csr(train, self.n_items)
         product = propagator(graph, device).product
-        vectors_ID = leading_vectors(graph, config.vectors, device, self.seed)
+        vectors_ID = leading_vectors(product, graph, config.vectors, device, self.seed)
         degree_I = torch.from_numpy(graph.degree[self.n_users :].astype(np.float32)).to(device)
         known_I = degree_I > 0
         before_I = torch.where(known_I, degree_I.clamp_min(1) ** -config.degree_power, 0.0)
@@ -70,7 +75,7 @@ class ChebyCF(ItemItem):
             """(1 - 2 R̃ᵀR̃) x, of items' rows; users' rows are 0."""
             return x_NB - 2.0 * product(product(x_NB))
 
-        for block in blocks(self.n_items):
+        for block in blocks(self.n_items, graph.n_nodes):
             now_NB = torch.zeros(graph.n_nodes, block.stop - block.start, device=device)
             now_NB[self.n_users + block.start : self.n_users + block.stop].fill_diagonal_(1.0)
             sum_NB, later_NB = weights[0] * now_NB, shifted(now_NB)
@@ -83,7 +88,7 @@ class ChebyCF(ItemItem):
     def solving_bytes(self, n_edges: int) -> int:
         """What V takes, and six blocks with the users' rows."""
         n_nodes = self.n_users + self.n_items
-        held = 6 * BLOCK_BYTES * n_nodes // max(1, self.n_items)
+        held = 6 * min(max(BLOCK_BYTES, 4 * n_nodes), 4 * n_nodes * self.n_items)
         return super().solving_bytes(n_edges) + held + vector_bytes(n_nodes, n_edges, self.config.vectors)
 
 

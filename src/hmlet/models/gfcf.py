@@ -16,6 +16,7 @@ from torch import Tensor
 from hmlet.data import Csr
 from hmlet.graph import Graph, propagator
 from hmlet.graph.spectral import EXTRA, right_singular_vectors
+from hmlet.models.base import Product
 from hmlet.models.item_item import ItemItem, ItemItemConfig, blocks
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class GFCFConfig(ItemItemConfig):
     """How many leading singular vectors the low-pass filter keeps."""
     alpha: Annotated[float, Field(ge=0.0)] = 0.3
     """α, the weight of the low-pass filter."""
+
+    @property
+    def widest(self) -> int:
+        return self.vectors + EXTRA
 
 
 class GFCF(ItemItem):
@@ -51,7 +56,9 @@ class GFCF(ItemItem):
         scale_N = graph.scale()
         normalised = (diags(scale_N[: self.n_users]) @ interactions @ diags(scale_N[self.n_users :])).tocsr()
         by_item = normalised.T.tocsr()
-        vectors_ID = leading_vectors(graph, self.config.vectors, self.values.device, self.seed).cpu()
+        vectors_ID = leading_vectors(
+            propagator(graph, self.values.device).product, graph, self.config.vectors, self.values.device, self.seed
+        ).cpu()
         scale_I1 = torch.from_numpy(scale_N[self.n_users :])[:, None]
         left_ID = self.config.alpha * scale_I1 * vectors_ID
         right_ID = torch.where(scale_I1 > 0, 1.0 / scale_I1, 0.0) * vectors_ID
@@ -63,9 +70,8 @@ class GFCF(ItemItem):
         return super().solving_bytes(n_edges) + vector_bytes(self.n_users + self.n_items, n_edges, self.config.vectors)
 
 
-def leading_vectors(graph: Graph, size: int, device: torch.device, seed: int) -> Tensor:
-    """V, the leading right singular vectors of R̃, found on a device: I × D."""
-    product = propagator(graph, device).product
+def leading_vectors(product: Product, graph: Graph, size: int, device: torch.device, seed: int) -> Tensor:
+    """V, the leading right singular vectors of R̃, found on a device by products with Â: I × D."""
     generator = torch.Generator().manual_seed(seed)
     return right_singular_vectors(product, graph.n_users, graph.n_nodes, size, device, generator).float()
 

@@ -132,9 +132,9 @@ class ItemItem(Model):
         return self
 
 
-def blocks(n_items: int) -> Iterator[slice]:
-    """Slices of the items, whose rows of W take BLOCK_BYTES each."""
-    size = max(1, BLOCK_BYTES // (4 * max(1, n_items)))
+def blocks(n_items: int, length: int | None = None) -> Iterator[slice]:
+    """Slices of the items, whose rows of W, or of another `length`, take BLOCK_BYTES each."""
+    size = max(1, BLOCK_BYTES // (4 * max(1, n_items if length is None else length)))
     return (slice(start, min(start + size, n_items)) for start in range(0, n_items, size))
 
 

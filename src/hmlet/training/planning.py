@@ -60,7 +60,7 @@ class Sizes:
 class MemoryPlan:
     """Bytes by purpose on each rank's device."""
 
-    graph: int  # the operator, and what triplets are drawn from
+    graph: int  # the operator, and what batches are drawn from
     table: int  # the parameters, their gradient, and the best model so far
     optimizer: int
     activations: int  # what a step holds at once beyond these
@@ -286,7 +286,7 @@ def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:
 
     A plan takes a second or two, because PyTorch first has to load what works on tensors without memory.
     """
-    tables = 4 * (sizes.nodes + recipe.train.batch_size) * recipe.model.columns
+    tables = 4 * (sizes.nodes + recipe.train.batch_size) * recipe.model.widest
     pairs = sizes.items**2 if recipe.model.solved else 0
     return PLENTY * (tables + sizes.edges) + PLENTY_OF_PAIRS * pairs < free_memory(device)
 
