@@ -8,6 +8,7 @@ import pytest
 
 from hmlet.config import Shape, resolve
 from hmlet.config.fitting import FEWEST_STEPS, MOST_STEPS, fitted
+from hmlet.losses import LOSSES
 from hmlet.models import MODELS
 
 SHAPES = [
@@ -33,6 +34,28 @@ def test_every_shape_gets_a_valid_recipe(model: str, shape: Shape, device: str) 
     assert train.epochs // train.validate_every >= min(train.epochs, 20)
     assert recipe.model.embedding_size <= 2 * max(min(shape.users, shape.items), 8)
     assert recipe.model.start == "spectral"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("loss", sorted(set(LOSSES) - {"bpr"}))
+def test_every_loss_gets_settings_of_its_own(loss: str, shape: Shape, device: str) -> None:
+    recipe = resolve("lightgcn", overrides=[f"train.loss={loss}"], shape=shape, device=device)
+    plain = resolve("lightgcn", shape=shape, device=device)
+    assert (recipe.train.draw, recipe.train.edge_dropout) == ("interaction", 0.0)
+    assert (plain.train.draw, plain.train.edge_dropout) == ("user", 0.4)
+    assert 0.07 <= recipe.loss.temperature <= 0.28  # type: ignore[attr-defined]
+
+
+def test_the_rule_of_a_likelihood_by_hand() -> None:
+    """LastFM: everyone in each of 150 steps. Gowalla on a CPU: 1e10 / (40,981 · 128) users a step, 16 in an epoch."""
+    likelihood = ["train.loss=multinomial"]
+    small = resolve("lightgcn", overrides=likelihood, shape=Shape(1_880, 4_489, 42_134), device="cpu")
+    assert (small.train.batch_size, small.train.epochs, small.loss.temperature) == (1_880, 150, 0.15)  # type: ignore[attr-defined]
+    large = resolve("lightgcn", overrides=likelihood, shape=Shape(29_858, 40_981, 810_128), device="cpu")
+    assert (large.train.batch_size, large.train.epochs, large.loss.temperature) == (1_906, 19, 0.07)  # type: ignore[attr-defined]
+    pairs = resolve("lightgcn", overrides=["train.loss=softmax"], shape=Shape(1_880, 4_489, 42_134), device="cpu")
+    assert (pairs.train.batch_size, pairs.train.epochs, pairs.loss.negatives) == (8_192, 334, 1_000)  # type: ignore[attr-defined]
 
 
 def test_the_rule_by_hand() -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from hmlet.config.toml import Table
 from hmlet.data import Dataset
 from hmlet.data.catalog import counts
+from hmlet.losses import LOSSES
 from hmlet.models import ModelConfig
 
 LARGEST_BATCH = 2**17
@@ -33,6 +34,12 @@ VALIDATIONS = 25
 PATIENCE = 8
 RESTING_SHARE = 8  # gates rest for this fraction of the epochs
 NARROW_GATE = [64, 32]
+# Losses that compare a user with many items at once. The more items there are, the lower the best temperature is.
+TEMPERATURE, TEMPERATURE_FALLS, LOWEST, HIGHEST = 2.2, -0.32, 0.07, 0.28
+PAIRS, PAIR_STEPS = 8192, 2000  # of a batch, and how often one is drawn
+NEGATIVES = {"cuda": 0, "cpu": 1000}  # items that a batch of pairs is compared with; 0: all
+EVERYONE_STEPS, SOME_STEPS = 150, 300  # with every user in each step, and with fewer
+SCORED = 10**10  # numbers that a step of users multiplies on a CPU: about a second
 
 
 class Shape(NamedTuple):
@@ -49,14 +56,13 @@ class Shape(NamedTuple):
         return None if found is None else cls(*found)
 
 
-def fitted(config: type[ModelConfig], shape: Shape, device: str) -> Table:
-    """The settings of a model for a data set of this shape on "cpu" or "cuda", as a recipe's tables."""
+def fitted(config: type[ModelConfig], shape: Shape, device: str, loss: str = "bpr") -> Table:
+    """The settings of a model and a loss for a data set of this shape on "cpu" or "cuda", as a recipe's tables."""
     if config.solved:
         return {}
     size = embedding_size(shape, device)
-    batch = max(1024, min(2 ** int(math.log2(max(shape.interactions, 1))), LARGEST_BATCH))
-    steps = min(max(shape.interactions // INTERACTIONS_PER_STEP[device], FEWEST_STEPS), MOST_STEPS[device])
-    epochs = math.ceil(steps / math.ceil(max(shape.interactions, 1) / batch))
+    entries, batch, steps = _schedule(loss, shape, device, size)
+    epochs = math.ceil(steps / math.ceil(max(entries, 1) / batch))
     nodes = min(max((shape.users + shape.items) / STEP_SIZE_NODES, 1.0), 2.0)
     rate = STEP_SIZE * nodes * math.sqrt(WIDE / max(size, NARROWEST)) * config.step_share
     model: Table = {"embedding_size": size, "start": "spectral"}
@@ -76,7 +82,26 @@ def fitted(config: type[ModelConfig], shape: Shape, device: str) -> Table:
         "patience": PATIENCE,
         "precision": "bfloat16" if device == "cuda" else "float32",
     }
-    return {"model": model, "train": train}
+    if not LOSSES[loss].tempered:
+        return {"model": model, "train": train}
+    temperature = min(max(TEMPERATURE * max(shape.items, 1) ** TEMPERATURE_FALLS, LOWEST), HIGHEST)
+    negatives = 0 if LOSSES[loss].counts_users else NEGATIVES[device]
+    train |= {"draw": "interaction", "edge_dropout": 0.0, "l2": 0.0}
+    return {"model": model, "train": train, "loss": {"temperature": round(temperature, 2), "negatives": negatives}}
+
+
+def _schedule(loss: str, shape: Shape, device: str, size: int) -> tuple[int, int, int]:
+    """How many entries an epoch has, how many a batch, and how many steps are taken."""
+    if LOSSES[loss].counts_users:
+        batch = max(1, min(shape.users, LARGEST_BATCH))
+        if device == "cpu":
+            batch = min(batch, max(256, SCORED // (max(shape.items, 1) * size)))
+        return shape.users, batch, EVERYONE_STEPS if batch >= shape.users else SOME_STEPS
+    if LOSSES[loss].tempered:
+        return shape.interactions, PAIRS, PAIR_STEPS
+    batch = max(1024, min(2 ** int(math.log2(max(shape.interactions, 1))), LARGEST_BATCH))
+    steps = min(max(shape.interactions // INTERACTIONS_PER_STEP[device], FEWEST_STEPS), MOST_STEPS[device])
+    return shape.interactions, batch, steps
 
 
 def embedding_size(shape: Shape, device: str) -> int:

@@ -16,6 +16,7 @@ from hmlet.config.fitting import Shape, fitted
 from hmlet.config.recipe import SECTIONS, Recipe, validated
 from hmlet.config.toml import Table, parse_overrides, parse_toml
 from hmlet.errors import ConfigError
+from hmlet.losses import LOSSES
 from hmlet.models import MODELS
 from hmlet.system.spelling import option
 from hmlet.system.text_files import read_text
@@ -44,13 +45,13 @@ def resolve(
     """
     if model not in MODELS:
         raise ConfigError(f"there is no model {model!r}", f"choose one of {', '.join(MODELS)}")
-    tables = _preset(model, preset, dataset, shape, device)
+    chosen = [parse_overrides(overrides, SECTIONS)]
     if config is not None:
         text = read_text(config, "a recipe in TOML, such as the config.toml of a run")
-        tables.append(parse_toml(text, str(config), SECTIONS))
-    tables.append(parse_overrides(overrides, SECTIONS))
+        chosen.insert(0, parse_toml(text, str(config), SECTIONS))
+    loss = next((table["train"]["loss"] for table in reversed(chosen) if "loss" in table.get("train", {})), None)
     merged: Table = {"model": {}, "train": {}}
-    for table in tables:
+    for table in [*_preset(model, preset, dataset, shape, device, loss), *chosen]:
         for key, value in table.items():
             if isinstance(value, dict):
                 merged.setdefault(key, {}).update(value)
@@ -65,8 +66,11 @@ def resolve(
     return validated(merged, "recipe")
 
 
-def _preset(model: str, preset: str, dataset: str | None, shape: Shape | None, device: str | None) -> list[Table]:
-    """The preset's recipe of a model, with what was searched for the data set or what the default rule says for it."""
+def _preset(
+    model: str, preset: str, dataset: str | None, shape: Shape | None, device: str | None, loss: object
+) -> list[Table]:
+    """The preset's recipe of a model, with what was searched for the data set or what the default rule says for it and
+    for a loss other than its own."""
     config = MODELS[model].Config
     base = DEFAULT_PRESET if preset == FITTED else preset
     known = [name for name in get_args(Preset) if _recipe(name, config.family) is not None]
@@ -83,7 +87,7 @@ def _preset(model: str, preset: str, dataset: str | None, shape: Shape | None, d
                 return [table for table in (_recipe(place, config.family), searched) if table is not None]
     tables = [_recipe(base, config.family) or {}]
     if base == DEFAULT_PRESET and shape is not None and device is not None:
-        tables.append(fitted(config, shape, device))
+        tables.append(fitted(config, shape, device, loss if isinstance(loss, str) and loss in LOSSES else "bpr"))
     return tables
 
 

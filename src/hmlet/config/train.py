@@ -16,7 +16,7 @@ class TrainConfig(Section):
     epochs: PositiveInt = 100
     """At most this many passes; early stopping may end sooner."""
     loss: str = "bpr"
-    """What training makes small; its settings are in the [loss] table."""
+    """The loss to minimise; its settings are in the [loss] table."""
     batch_size: PositiveInt = 2048
     """Entries of a batch, such as triplets, that a step draws."""
     draw: Draw = "user"

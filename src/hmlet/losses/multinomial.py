@@ -1,4 +1,4 @@
-"""The multinomial likelihood: all items of a user are explained at once, none of them drawn.
+"""The multinomial likelihood (Liang et al., WWW '18): all items of a user are explained at once, none of them drawn.
 
     mean over training interactions (u, i) of -s(u, i) / τ + log Σ_j exp(s(u, j) / τ)
 
@@ -93,6 +93,7 @@ class Multinomial(Tempered[Users]):
     """The likelihood of all items of every user."""
 
     name = "multinomial"
+    counts_users = True
 
     # -- what it draws --------------------------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class Multinomial(Tempered[Users]):
         return plan_operator(n_users + n_items, n_edges, device).nbytes + 12 * n_users + 4 * (n_users + n_items)
 
     def steps(self, train: Csr, batch_size: int) -> int:
-        """As many as it takes to have every user once."""
+        """As many as it takes to draw as many users as there are."""
         return math.ceil(int((train.counts > 0).sum()) / batch_size)
 
     # -- what it computes -----------------------------------------------------------------------------------------

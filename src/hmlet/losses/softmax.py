@@ -80,6 +80,7 @@ class Tempered(Loss[Batch]):
     """A loss of scores over a temperature, which is fixed, moves with the epochs, or is trained."""
 
     Config = SoftmaxConfig
+    tempered = True
     config: SoftmaxConfig
     log_temperature: Tensor
 

@@ -83,7 +83,8 @@ class _Search:
     def __init__(
         self, choice: Choice, model: str, data: Dataset, out: Path, trials: int, space: Path | None, device: str
     ) -> None:
-        base, searched = choice.recipe(Cell("main", "", model), 1), load_space(space, model, choice.recipes)
+        base = choice.recipe(Cell("main", "", model), 1)
+        searched = load_space(space, model, choice.recipes, base.train.loss)
         self.model = model
         self.path = out / SEARCH_FOLDER / folder(data.name) / f"{model}.json"
         self.file = SearchFile(
