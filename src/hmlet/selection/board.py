@@ -130,12 +130,17 @@ class Leaderboard:
         ahead = [row.model for row in clear if _test(row) > _test(best)]
         unclear = [row.model for row in others if row not in clear]
         if ahead:
-            text += f" On test {' and '.join(ahead)} did better (p < {SIGNIFICANT})."
+            text += f" On test {_listed(ahead)} did better (p < {SIGNIFICANT})."
         if unclear:
-            text += f" On test {' and '.join(unclear)} cannot be told from it (p ≥ {SIGNIFICANT})."
+            text += f" On test {_listed(unclear)} cannot be told from it (p ≥ {SIGNIFICANT})."
         if others and not ahead and not unclear:
             text += f" On test it is ahead of every other model (p < {SIGNIFICANT})."
         return text
+
+
+def _listed(names: list[str]) -> str:
+    """Names as a sentence has them: "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _test(row: Row) -> float:

@@ -26,7 +26,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
 from hmlet.data.record import is_prepared, read_record
 from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError, TooLittleTime
-from hmlet.graph.work import FLOAT, Rates
+from hmlet.losses import LOSSES
 from hmlet.models import FLOOR, MODELS, QUICK
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import FinishedRun
@@ -38,7 +38,7 @@ from hmlet.system.progress import Advance, Progress, hidden
 from hmlet.system.spelling import option
 from hmlet.system.threads import working_threads
 from hmlet.system.units import duration
-from hmlet.training.floor import step_parts
+from hmlet.training.floor import nominal_seconds
 from hmlet.training.loop import choose_device, fit
 from hmlet.training.planning import Sizes
 from hmlet.training.trainer import EpochEvent, Interrupted, StopTraining
@@ -48,8 +48,6 @@ OVERRUN = 0.05  # of the budget: a model that is nearly done may end
 PREFERENCE = 3.0  # how much more of its schedule a quick model gets than another
 LEAST_SHARE = 0.1  # of the time that a model needs, below which its result would say little about it
 LEAST_OF_EQUAL = 0.5  # of an equal share of the time, which every model may take: costs are rough
-# What a common device does, for an estimate that only has to order the models; runs correct it as they finish.
-RATES = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}
 log = logging.getLogger(__name__)
 
 
@@ -122,15 +120,13 @@ def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Conte
 
 
 def estimated_seconds(recipe: Recipe, sizes: Sizes, device: str) -> float:
-    """A rough time of a training: its steps, by the bytes and operations of one; 0 for a model that is solved."""
+    """A rough time of a training, which orders the models and is corrected by the first runs; 0 of a solved model."""
     if recipe.model.solved:
         return 0.0
     train = recipe.train
-    storage = 2 if device == "cuda" and train.precision == "bfloat16" else FLOAT
-    step = sum(
-        part.seconds(RATES[device]) for part in step_parts(recipe, sizes.users, sizes.items, sizes.edges, storage)
-    )
-    return step * train.epochs * math.ceil(sizes.edges / train.batch_size)
+    step = nominal_seconds(recipe, sizes.users, sizes.items, sizes.edges, device)
+    entries = sizes.users if LOSSES[train.loss].counts_users else sizes.edges
+    return step * train.epochs * math.ceil(entries / train.batch_size)
 
 
 class _Contest:

@@ -41,6 +41,19 @@ CACHED_BYTES = {"cuda": 1 << 24, "cpu": 1 << 20}  # of a table that stays in the
 GATHERS = {"cuda": 1 << 22, "cpu": 1 << 17}  # rows taken from it
 
 
+# What a common device does, for estimates that compare steps and need no measurement.
+NOMINAL = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}
+
+
+def nominal_seconds(
+    recipe: Recipe, n_users: int, n_items: int, n_edges: int, device: str, resting: bool = False
+) -> float:
+    """About what one gradient step takes on a common device, "cpu" or "cuda"."""
+    storage = 2 if device == "cuda" and recipe.train.precision == "bfloat16" else FLOAT
+    parts = step_parts(recipe, n_users, n_items, n_edges, storage, resting)
+    return sum(part.seconds(NOMINAL[device]) for part in parts)
+
+
 def step_parts(
     recipe: Recipe, n_users: int, n_items: int, n_edges: int, storage: int = FLOAT, resting: bool = False
 ) -> list[Part]:

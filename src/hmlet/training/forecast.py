@@ -18,6 +18,7 @@ from hmlet.losses import build_loss
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import duration
+from hmlet.training.floor import nominal_seconds
 from hmlet.training.learner import Learner
 
 Clock = Callable[[], float]
@@ -190,7 +191,7 @@ STANDING_FOR = {"cpu": 100_000, "cuda": 5_000_000}
 
 def seconds_of(recipe: Recipe, users: int, items: int, edges: int, device: torch.device) -> float:
     """About how long a training takes on data of these sizes: measured on random interactions, fewer where they are
-    many, and extrapolated. All of a step grows with the graph and the batch, ranking with users times items.
+    many, and extrapolated. A step grows as its bytes and operations do, ranking with users times items.
 
     Raises DataError for sizes so small that no loss can be computed.
     """
@@ -202,11 +203,18 @@ def seconds_of(recipe: Recipe, users: int, items: int, edges: int, device: torch
     if not recipe.model.solved:
         build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
     pace, per_epoch = measure_pace(data, small, device)
+
+    def growth(resting: bool) -> float:
+        if recipe.model.solved:
+            return 1.0 / share
+        whole = nominal_seconds(recipe, users, items, edges, device.type, resting)
+        return whole / nominal_seconds(small, few_users, few_items, few_edges, device.type, resting)
+
     propagated = min(pace.validation, pace.step)  # a pass over the graph, which is a part of either
     whole = Pace(
         start=pace.start / share,
-        resting=pace.resting / share,
-        step=pace.step / share,
+        resting=pace.resting * growth(resting=True),
+        step=pace.step * growth(resting=False),
         validation=propagated / share + (pace.validation - propagated) / share**2,
         saving=pace.saving / share,
     )
