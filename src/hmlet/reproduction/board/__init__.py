@@ -20,7 +20,6 @@ from hmlet.reproduction.board.published import Published, published
 from hmlet.reproduction.campaign import Outcome, run_campaign
 from hmlet.reproduction.cells import Cell
 from hmlet.reproduction.choosing import load_distinct
-from hmlet.reproduction.differences import NOT_RUN
 from hmlet.reproduction.plan import Planned
 from hmlet.reproduction.records import Record, Records, one_dataset
 from hmlet.reproduction.sheets import MISSING, Links, Sheet, Value, number
@@ -194,7 +193,7 @@ def board_sheet(board: Board) -> Sheet:
             number(row.spread("ndcg")),
             row.row.seeds,
             seconds_text(row.seconds()),
-            "held-out tenth of train" if row.held_out.records else NOT_RUN,
+            row.arm.chosen_on,
             number(row.spread("ndcg", held_out=True)),
             Links(row.row.records) if row.row.records else "",
         ]

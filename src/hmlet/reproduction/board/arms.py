@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -24,9 +24,11 @@ class Arm(Section):
     """One row of a board: a name, a title, and the tables of a recipe."""
 
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
-    """What `--arm` takes."""
+    """What selects it among the arms."""
     title: str
     """The method as the table names it."""
+    chosen_on: Literal["held-out tenth of train", "the default rule", "nothing"] = "nothing"
+    """What its settings were chosen on."""
     model: Table
     """The recipe's [model] table."""
     train: Table = Field(default_factory=dict)
