@@ -32,17 +32,25 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ranking/top_k": ("ranking/test_top_k.py",),
     "losses/sampling": ("losses/test_sampling.py",),
     "losses/base": ("losses",),
-    "losses/bpr": ("losses",),
+    **{
+        f"losses/{name}": ("losses", "test_contract.py")
+        for name in ("bpr", "softmax", "softmax_at_k", "bsl", "multinomial")
+    },
+    "graph/kernels/log_sum_exp": ("graph/kernels/test_log_sum_exp.py", "losses"),
+    "reproduction/differences": ("reproduction/test_differences.py",),
     "training/steps": ("training/test_steps.py", "training/test_optimizer.py", "training/test_loop.py"),
     "training/optimizer": ("training/test_optimizer.py",),
-    "training/loop": ("training/test_loop.py", "training/test_resume.py"),
+    **{f"training/{name}": ("training/test_loop.py", "training/test_resume.py") for name in ("loop", "trainer")},
     "models/base": ("models", "test_contract.py"),
     "models/hmlet": ("models/test_hmlet.py", "models/test_propagation.py", "models/test_gating.py"),
     "models/gating": ("models/test_gating.py", "models/test_hmlet.py", "models/test_propagation.py"),
     **{f"models/{name}": ("models/test_propagation.py",) for name in ("lightgcn", "lrgccf", "ngcf", "gcmc", "mf")},
     "models/pinsage": ("models/test_pinsage.py", "models/test_propagation.py"),
     "models/wrmf": ("models/test_wrmf.py",),
-    **{f"models/{name}": ("models/test_closed_forms.py",) for name in ("ease", "gfcf", "itemknn", "popularity")},
+    **{
+        f"models/{name}": ("models/test_closed_forms.py",)
+        for name in ("ease", "gfcf", "chebycf", "itemknn", "popularity")
+    },
 }
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -111,11 +111,9 @@ def fit(
                 trainer.loop(listener or (lambda event: None), request)
         except torch.OutOfMemoryError as error:
             smaller = "" if recipe.model.solved else "lower train.batch_size"
-            raise OutOfMemory(
-                f"{place} ran out of memory ({error})",
-                ", or ".join(filter(None, [recipe.model.if_memory_is_short, smaller]))
-                + "; the last checkpoint is kept",
-            ) from error
+            advice = ", or ".join(filter(None, [recipe.model.if_memory_is_short, smaller, "use a larger device"]))
+            kept = "; the last checkpoint is kept" if run.has(CHECKPOINT) else ""
+            raise OutOfMemory(f"{place} ran out of memory ({error})", f"{advice}{kept}") from error
         with watch.phase("saving"):
             trainer.finish()
         if profile is not None:

@@ -250,9 +250,10 @@ class GradientSteps:
             if name.startswith("adam."):
                 _, at, key = name.split(".")
                 parameter = self.parameters[int(at)]
-                if key not in MOMENTS or tensor.shape != (() if key == "step" else parameter.shape):
+                shape, dtype = ((), torch.float32) if key == "step" else (parameter.shape, self.optimizer.moments)
+                if key not in MOMENTS or tensor.shape != shape or tensor.dtype != dtype:
                     raise ValueError(
-                        f"steps.{name} is {tuple(tensor.shape)}, and its parameter {tuple(parameter.shape)}"
+                        f"steps.{name} is {tensor.dtype} {tuple(tensor.shape)}, not {dtype} {tuple(shape)}"
                     )
                 self.optimizer.state[parameter][key] = tensor.to(parameter.device)
         if any(len(state) != len(MOMENTS) for state in self.optimizer.state.values()):
