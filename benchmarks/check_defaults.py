@@ -20,6 +20,7 @@ CONSTANTS = ("rate_factor", "train.l2", "train.edge_dropout")
 def main() -> None:
     lines = [line for name in sys.argv[1:] for line in Path(name).read_text(encoding="utf-8").splitlines()]
     rows = [row for row in map(json.loads, lines) if row["model"] == "hmlet-end" and "valid" in row]
+    rows = [row for row in rows if row["point"].get("train.loss", "bpr") == "bpr"]  # the rule does not choose the loss
     best: dict[str, float] = defaultdict(float)
     tried: dict[tuple[float, ...], dict[str, float]] = defaultdict(dict)  # constants -> data set -> validation NDCG@20
     for row in rows:
