@@ -25,7 +25,7 @@ from hmlet.data.catalog import load
 from hmlet.data.public import selection_split
 from hmlet.graph import propagator, training_graph
 from hmlet.models.chebycf import coefficients
-from hmlet.models.gfcf import leading_vectors
+from hmlet.models.spectral_filter import leading_vectors
 from hmlet.ranking.evaluation import Membership
 from hmlet.ranking.metrics import per_user
 from hmlet.training.loop import choose_device

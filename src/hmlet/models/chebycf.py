@@ -18,17 +18,14 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from hmlet.data import Csr
-from hmlet.graph import Graph, propagator
-from hmlet.graph.spectral import EXTRA
-from hmlet.models.gfcf import leading_vectors, vector_bytes
-from hmlet.models.item_item import BLOCK_BYTES, ItemItem, ItemItemConfig, blocks
+from hmlet.models.item_item import BLOCK_BYTES, blocks
+from hmlet.models.spectral_filter import SpectralFilter, SpectralFilterConfig
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 
-class ChebyCFConfig(ItemItemConfig):
+class ChebyCFConfig(SpectralFilterConfig):
     """ChebyCF: a polynomial and a low-pass filter on the item graph, in closed form."""
 
     family: ClassVar[str] = "cheby-cf"
@@ -37,34 +34,21 @@ class ChebyCFConfig(ItemItemConfig):
     """K, the degree of the polynomial."""
     flatness: PositiveFloat = 1.5
     """φ, how flat the middle of the plateau is."""
-    vectors: PositiveInt = 256
-    """How many leading singular vectors the low-pass filter keeps."""
     alpha: Annotated[float, Field(ge=0.0)] = 0.2
     """α, the weight of the low-pass filter."""
     degree_power: Annotated[float, Field(ge=0.0)] = 0.4
     """β: the larger, the less popular items of a history count, and the more popular ones are recommended."""
 
-    @property
-    def widest(self) -> int:
-        return self.vectors + EXTRA
 
-
-class ChebyCF(ItemItem):
+class ChebyCF(SpectralFilter):
     """Two filters on the item graph, added up, between two scalings by the items' degrees."""
 
     Config = ChebyCFConfig
     config: ChebyCFConfig
 
-    def __init__(self, config: ChebyCFConfig, graph: Graph, generator: torch.Generator) -> None:
-        super().__init__(config, graph, generator)
-        self.seed = int(torch.randint(2**62, (1,), generator=generator))
-
     def rows(self, interactions: csr_matrix) -> Iterator[Tensor]:
         config, device = self.config, self.values.device
-        train = Csr(interactions.indptr.astype(np.int64), interactions.indices)
-        graph = Graph.from_csr(train, self.n_items)
-        product = propagator(graph, device).product
-        vectors_ID = leading_vectors(product, graph, config.vectors, device, self.seed)
+        graph, product, vectors_ID = self.spectrum(interactions)
         degree_I = torch.from_numpy(graph.degree[self.n_users :].astype(np.float32)).to(device)
         known_I = degree_I > 0
         before_I = torch.where(known_I, degree_I.clamp_min(1) ** -config.degree_power, 0.0)
@@ -89,7 +73,7 @@ class ChebyCF(ItemItem):
         """What V takes, and six blocks with the users' rows."""
         n_nodes = self.n_users + self.n_items
         held = 6 * min(max(BLOCK_BYTES, 4 * n_nodes), 4 * n_nodes * self.n_items)
-        return super().solving_bytes(n_edges) + held + vector_bytes(n_nodes, n_edges, self.config.vectors)
+        return super().solving_bytes(n_edges) + held
 
 
 def coefficients(order: int, flatness: float) -> npt.NDArray[np.float64]:
