@@ -27,12 +27,12 @@ from torch import Tensor
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator, build_operator, log_sums, part, plan_operator
+from hmlet.graph.kernels import Operator, build_operator, part, plan_operator
 from hmlet.graph.layers import Layers
 from hmlet.graph.work import FLOAT, Part
 from hmlet.losses.base import Terms
 from hmlet.losses.sampling import Draw, eligible_users
-from hmlet.losses.softmax import Tempered
+from hmlet.losses.softmax import Tempered, block_type
 from hmlet.system.ranks import Ranks
 
 
@@ -131,20 +131,19 @@ class Multinomial(Tempered[Users]):
         users_BF = factors_NF.index_select(0, batch.user)
         items_IF = factors_NF[n_users:]
         compared_JF = items_IF if batch.others is None else items_IF.index_select(0, batch.others)
-        narrow = layers.embeddings_ND[-1].dtype == torch.bfloat16
-        sums = log_sums(
+        sums = self._log_sums(
+            layers,
             ranks.rows(users_BF) / temperature,
             ranks.gather(ranks.rows(compared_JF), len(compared_JF)),
             batch.weight[ranks.own_rows(len(batch.user))],
-            dtype=torch.bfloat16 if narrow else users_BF.dtype,
-            bounded=layers.similarity == "cosine",
             weight=len(items_IF) / len(compared_JF),
         )
-        own = sums - self._agreement(factors_NF, batch, n_users, narrow) / temperature
+        agreement = self._agreement(factors_NF, batch, n_users, block_type(layers, factors_NF))
+        own = sums - agreement / temperature
         norms = torch.dot(batch.whole.share_N, layers.initial_ND.square().sum(dim=1))
         return Terms(*ranks.total(own, norms))
 
-    def _agreement(self, factors_NF: Tensor, batch: Users, n_users: int, narrow: bool) -> Tensor:
+    def _agreement(self, factors_NF: Tensor, batch: Users, n_users: int, dtype: torch.dtype) -> Tensor:
         """Σ_u c_u Σ_i u · v_i over the batch's users and their items, in the rank's own columns."""
         x_NF = factors_NF
         if not batch.everyone:
@@ -152,7 +151,7 @@ class Multinomial(Tempered[Users]):
             chosen_N[n_users:] = 1.0
             chosen_N[batch.user] = batch.weight / batch.whole.share_N[batch.user]
             x_NF = factors_NF * chosen_N[:, None]
-        value: Tensor = _Agreement.apply(x_NF, batch.whole.pairs, narrow)  # type: ignore[no-untyped-call]
+        value: Tensor = _Agreement.apply(x_NF, batch.whole.pairs, dtype)  # type: ignore[no-untyped-call]
         return value
 
     def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
@@ -166,9 +165,8 @@ class _Agreement(torch.autograd.Function):
     """½ Σ x ∘ A x for a symmetric A: one product gives the value and the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x_NF: Tensor, pairs: Operator, narrow: bool) -> Tensor:
-        seen_NF = x_NF.bfloat16() if narrow else x_NF
-        y_NF = pairs.product(seen_NF, dtype=x_NF.dtype)
+    def forward(ctx: Any, x_NF: Tensor, pairs: Operator, dtype: torch.dtype) -> Tensor:
+        y_NF = pairs.product(x_NF.to(dtype), dtype=x_NF.dtype)
         ctx.save_for_backward(y_NF)
         return (x_NF * y_NF).sum() / 2
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import torch
@@ -107,6 +108,25 @@ class Tempered(Loss[Batch]):
             self.log_temperature.clamp_(math.log(LEAST), math.log(MOST))
         return self.log_temperature.exp()
 
+    def _log_sums(
+        self,
+        layers: Layers,
+        users_MF: Tensor,
+        items_JF: Tensor,
+        weights_M: Tensor,
+        own: Own | None = None,
+        weight: float = 1.0,
+    ) -> Tensor:
+        """Σ_u w_u log Σ_j exp of users' scores over τ, as `log_sums` has it, in blocks of the layers' type."""
+        dtype, bounded = block_type(layers, users_MF), layers.similarity == "cosine"
+        return log_sums(users_MF, items_JF, weights_M, dtype=dtype, bounded=bounded, own=own, weight=weight)
+
+
+def block_type(layers: Layers, factors: Tensor) -> torch.dtype:
+    """The type of a block of scores: bfloat16 where layers are, as on CUDA with train.precision = "bfloat16"."""
+    narrow = layers.embeddings_ND[-1].dtype == torch.bfloat16
+    return torch.bfloat16 if narrow else factors.dtype
+
 
 class Softmax(Tempered[Pairs]):
     """The softmax over all items, or over a sample of them; what its variants share with it."""
@@ -161,21 +181,15 @@ class Softmax(Tempered[Pairs]):
         mine = ranks.own_rows(len(batch.user))
         positive_MPF = table_TF.index_select(0, place_BP[mine].flatten()).view(-1, self.positives, users_MF.shape[1])
         score_MP = (users_MF[:, None] * positive_MPF).sum(dim=2)
-        narrow = layers.embeddings_ND[-1].dtype == torch.bfloat16  # as on CUDA with train.precision = "bfloat16"
-        dtype = torch.bfloat16 if narrow else exact
         completing, weight = None, 1.0
         if batch.others is not None:
             weight = (len(layers.initial_ND) - n_users) / count
             if self.counts_own:
                 completing = Own(score_MP[:, 0], batch.positive[mine, 0], batch.others)
 
-        def sums(weights_M: Tensor) -> Tensor:
-            bounded = layers.similarity == "cosine"
-            return log_sums(
-                users_MF, table_TF[:count], weights_M, dtype=dtype, bounded=bounded, own=completing, weight=weight
-            )
-
-        return Compared(users_MF, score_MP, table_TF[:count], sums, 1 / weight, temperature, dtype)
+        items_JF = table_TF[:count]
+        sums = partial(self._log_sums, layers, users_MF, items_JF, own=completing, weight=weight)
+        return Compared(users_MF, score_MP, items_JF, sums, 1 / weight, temperature, block_type(layers, users_MF))
 
     def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
         """Reading a batch's users and every item compared with, in every layer, and three matrix products."""
