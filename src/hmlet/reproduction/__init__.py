@@ -14,7 +14,7 @@ from hmlet.reproduction.campaign import CampaignProgress, Outcome, plan_runs, ru
 from hmlet.reproduction.cells import title
 from hmlet.reproduction.choosing import DEFAULT_TABLES, WantedRun, choose, wanted_runs
 from hmlet.reproduction.markdown import sheet_markdown
-from hmlet.reproduction.plan import Choice
+from hmlet.reproduction.plan import Choice, Planned
 from hmlet.reproduction.records import Records, pack
 from hmlet.reproduction.search import Trial, search
 from hmlet.reproduction.sheets import cost_sheet, sheets
@@ -112,24 +112,43 @@ def reproduce_choices(
     _require_page()
     out = Path(out)
     try:
-        with progress("reproducing") as advance:
-            outcome = run_campaign(
-                plan_runs(choices),
-                data,
-                out,
-                device=device,
-                minutes=minutes,
-                keep=keep,
-                packed=None if packed is None else Path(packed),
-                listener=lambda now: tell_run(now, advance),
-            )
+        outcome = train_missing(
+            "reproducing", plan_runs(choices), data, out,
+            device=device, minutes=minutes, keep=keep, packed=packed, progress=progress,
+        )  # fmt: skip
     except Interrupted as stop:
         write(choices, out)
         raise Interrupted(stop.message, "call it again to go on") from stop
     return replace(write(choices, out), outcome=outcome)
 
 
-def tell_run(now: CampaignProgress, advance: Advance) -> None:
+def train_missing(
+    title: str,
+    runs: Sequence[Planned],
+    data: Mapping[str, Dataset],
+    out: Path,
+    *,
+    device: str,
+    minutes: float | None,
+    keep: bool,
+    packed: Path | str | None,
+    progress: Progress,
+) -> Outcome:
+    """Train and record the runs that `out` lacks, and tell how far that is."""
+    with progress(title) as advance:
+        return run_campaign(
+            runs,
+            data,
+            out,
+            device=device,
+            minutes=minutes,
+            keep=keep,
+            packed=None if packed is None else Path(packed),
+            listener=lambda now: _tell_run(now, advance),
+        )
+
+
+def _tell_run(now: CampaignProgress, advance: Advance) -> None:
     """Pass a campaign's progress on to a progress bar and, at the end of a run, to the log."""
     left = "" if now.seconds_left is None else f"  about {max(now.seconds_left, 0) / 60:.0f} min for the rest"
     advance(now.done + now.share % 1, now.wanted, f"run {now.done} of {now.wanted}  {now.run.name}{left}")

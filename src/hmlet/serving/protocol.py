@@ -23,8 +23,8 @@ BUSY = 16
 class Lag:
     """How far the event loop is behind: the work it does until it has come round twice, measured while requests come.
 
-    Requests that arrive meanwhile wait at least as long, where no counter of ours can see them. Work is processor time:
-    a loop that waits for a processor is late too, but shedding would not help it.
+    Requests that arrive meanwhile wait at least as long before anything counts them. Work is processor time: a loop
+    that waits for a processor is late too, but shedding would not help it.
     """
 
     def __init__(self) -> None:

@@ -14,10 +14,10 @@ from statistics import fmean
 from hmlet.data import Dataset
 from hmlet.data.public import BOARD, SELECTION, board_split, selection_split
 from hmlet.ranking.statistics import Spread
-from hmlet.reproduction import tell_run
+from hmlet.reproduction import train_missing
 from hmlet.reproduction.board.arms import Arm, load_arms
 from hmlet.reproduction.board.published import Published, published
-from hmlet.reproduction.campaign import Outcome, run_campaign
+from hmlet.reproduction.campaign import Outcome
 from hmlet.reproduction.cells import Cell
 from hmlet.reproduction.choosing import load_distinct
 from hmlet.reproduction.plan import Planned
@@ -133,17 +133,11 @@ def board(
     chosen = load_arms(whole.name, None if file is None else Path(file), arms)
     split = selection_split(whole) if selection else board_split(whole)
     try:
-        with progress("training the arms") as advance:
-            outcome = run_campaign(
-                plan_board(whole.name, chosen, selection=selection, seeds=seeds),
-                {split.name: split},
-                Path(out),
-                device=device,
-                minutes=minutes,
-                keep=keep,
-                packed=None if packed is None else Path(packed),
-                listener=lambda now: tell_run(now, advance),
-            )
+        outcome = train_missing(
+            "training the arms", plan_board(whole.name, chosen, selection=selection, seeds=seeds),
+            {split.name: split}, Path(out),
+            device=device, minutes=minutes, keep=keep, packed=packed, progress=progress,
+        )  # fmt: skip
     except Interrupted as stop:
         raise Interrupted(stop.message, "call it again to go on") from stop
     return replace(read_board(whole.name, chosen, Path(out), seeds=seeds), outcome=outcome)
