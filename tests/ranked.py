@@ -48,6 +48,10 @@ CASES: dict[str, list[str]] = {
         "lr-gccf", *SETTINGS, "train.loss=softmax@k", "loss.k=3", "loss.negatives=12", "train.draw=interaction",
     ],
     "multinomial": ["lightgcn", *SETTINGS, "train.loss=multinomial", "train.batch_size=6", "loss.negatives=12"],
+    "soft multinomial": [
+        "lightgcn", *SETTINGS, "train.loss=multinomial", "train.batch_size=6",
+        "loss.temperature_ratio=3", "loss.temperature_learned=true",
+    ],
     "bsl": ["lightgcn", *SETTINGS, "train.loss=bsl", "loss.positives=3"],
     "spectral start": ["hmlet-end", *SETTINGS, *GATES, "model.start=spectral"],
 }  # fmt: skip

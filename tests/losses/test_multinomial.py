@@ -24,8 +24,8 @@ OWN = [[0, 3], [], [1, 2, 6], [4], list(range(7))]  # nobody can say what user 1
 COUNTED = [0, 2, 3]
 
 
-def loss_of(similarity: Similarity, negatives: int = 0) -> Multinomial:
-    config: Any = LOSSES["multinomial"].Config(temperature=TEMPERATURE, similarity=similarity, negatives=negatives)
+def loss_of(similarity: Similarity, **settings: Any) -> Multinomial:
+    config: Any = LOSSES["multinomial"].Config(temperature=TEMPERATURE, similarity=similarity, **settings)
     loss = Multinomial(config).double()
     with torch.no_grad():
         loss.log_temperature.fill_(math.log(TEMPERATURE))
@@ -38,13 +38,24 @@ def sampler_of(loss: Multinomial, draw: Draw) -> UserSampler:
         np.concatenate([[0], np.cumsum(counts)]), np.array([item for items in OWN for item in items], dtype=np.int32)
     )
     sampler = loss.sampler(train, N_ITEMS, torch.device("cpu"), draw)
-    sampler.weight, sampler.whole = sampler.weight.double(), Whole(sampler.whole.pairs, sampler.whole.share_N.double())
+    whole = sampler.whole
+    sampler.weight, sampler.whole = sampler.weight.double(), Whole(whole.pairs, whole.share_N.double(), whole.ends)
     return sampler
 
 
 def table(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(N_USERS + N_ITEMS, SIZE, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+def naive_soft(factors: Tensor, draw: Draw, ratio: float, temperature: Tensor) -> Tensor:
+    """The likelihood with BSL's mean of a user's own items, user by user."""
+    factors = factors / factors.norm(dim=1, keepdim=True)
+    scores = factors[:N_USERS] @ factors[N_USERS:].T / temperature
+    own = {user: ratio * (scores[user, OWN[user]] / ratio).exp().mean().log() for user in COUNTED}
+    counts = {user: len(OWN[user]) if draw == "interaction" else 1 for user in COUNTED}
+    each = [counts[user] * (scores[user].logsumexp(dim=0) - own[user]) for user in COUNTED]
+    return torch.stack(each).sum() / sum(counts.values())
 
 
 def naive(factors: Tensor, draw: Draw, similarity: Similarity) -> Tensor:
@@ -67,6 +78,38 @@ def test_everyone_at_once_is_the_whole_likelihood(draw: Draw, similarity: Simila
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
     for ours, theirs in zip(torch.autograd.grad(found, layers), torch.autograd.grad(right, layers), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("draw", ["user", "interaction"])
+@pytest.mark.parametrize("ratio", [0.5, 4.0])
+def test_a_ratio_of_temperatures_weighs_the_items_of_a_user(draw: Draw, ratio: float) -> None:
+    """Value, and the gradients of the layers and of a learned temperature."""
+    loss = loss_of("cosine", temperature_ratio=ratio, temperature_learned=True)
+    layers, right_temperature = [table(1), table(2)], loss.log_temperature.detach().clone().requires_grad_()
+    everyone = sampler_of(loss, draw).sample(100, torch.Generator())
+    found = loss(Layers(layers, layers[0], similarity="cosine"), everyone, N_USERS, ALONE).value
+    right = naive_soft((layers[0] + layers[1]) / 2, draw, ratio, right_temperature.exp())
+    assert found.item() == pytest.approx(right.item(), rel=1e-6)
+    ours = torch.autograd.grad(found, [*layers, loss.log_temperature])
+    theirs = torch.autograd.grad(right, [*layers, right_temperature])
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_large_ratio_is_none() -> None:
+    """As ρ grows, ρ τ log E exp(s / (ρ τ)) becomes the mean of s."""
+    layers = Layers([table(3)], table(3), similarity="cosine")
+    values = []
+    for settings in ({"temperature_ratio": 1e4}, {}):
+        loss = loss_of("cosine", **settings)
+        everyone = sampler_of(loss, "user").sample(100, torch.Generator())
+        values.append(loss(layers, everyone, N_USERS, ALONE).value.item())
+    assert values[0] == pytest.approx(values[1], rel=1e-4)
+
+
+def test_a_ratio_needs_cosines() -> None:
+    with pytest.raises(ValueError, match="temperature_ratio"):
+        loss_of("dot", temperature_ratio=2.0)
 
 
 @pytest.mark.parametrize("draw", ["user", "interaction"])

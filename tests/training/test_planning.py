@@ -71,7 +71,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 LOSSES = [["softmax"], ["softmax", "loss.negatives=300"], ["softmax@k", "loss.similarity=dot"], ["bsl"],
-          ["multinomial"], ["multinomial", "train.batch_size=100", "loss.negatives=300"]]  # fmt: skip
+          ["multinomial"], ["multinomial", "train.batch_size=100", "loss.negatives=300"],
+          ["multinomial", "loss.temperature_ratio=4"]]  # fmt: skip
 
 
 @pytest.mark.parametrize(

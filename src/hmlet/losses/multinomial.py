@@ -12,28 +12,59 @@ A the graph with the weights c_u at its edges,
 
     Σ_u c_u Σ_i s(u, i) = ½ Σ x ∘ A x,    and its gradient is A x
 
-Legend: B users of a batch, M of them the rank's own, U users, I items, J of them compared with, N nodes, F factor size.
+`loss.temperature_ratio` = ρ brings in what BSL does for the positives (bsl.py). The mean of s(u, i) over a user's items
+is replaced by
+
+    ρ τ log E_i exp(s(u, i) / (ρ τ))
+
+in which an item that fits the user badly counts less. The gradient is A x again, with the shares of the items in that
+mean as the weights of the edges.
+
+Legend: B users of a batch, M of them the rank's own, U users, I items, J of them compared with, N nodes, E training
+interactions, F factor size.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator, build_operator, part, plan_operator
+from hmlet.graph.kernels import Operator, build_operator, pair_scores, part, plan_operator
 from hmlet.graph.layers import Layers
 from hmlet.graph.work import FLOAT, Part
 from hmlet.losses.base import Terms
 from hmlet.losses.sampling import Draw, eligible_users
-from hmlet.losses.softmax import Tempered, block_type
+from hmlet.losses.softmax import SoftmaxConfig, Tempered, block_type
 from hmlet.system.ranks import Ranks
+
+
+class MultinomialConfig(SoftmaxConfig):
+    """The settings of the multinomial likelihood."""
+
+    temperature_ratio: Annotated[float, Field(ge=0.5)] | None = None
+    """ρ: the smaller, the more the best of a user's items count; without it all count alike."""
+
+    @model_validator(mode="after")
+    def _of_cosines(self) -> MultinomialConfig:
+        if self.temperature_ratio is not None and self.similarity != "cosine":
+            raise ValueError("temperature_ratio needs the bounded scores of similarity=cosine")
+        return self
+
+
+class Ends(NamedTuple):
+    """The training interactions as nodes, in the order of their edges."""
+
+    user_E: Tensor
+    item_E: Tensor
+    count_U: Tensor  # of each user
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +73,7 @@ class Whole:
 
     pairs: Operator  # A: c_u at every edge
     share_N: Tensor  # how often a node is expected in a drawn pair
+    ends: Ends | None  # where items of a user do not count alike
 
 
 class Users(NamedTuple):
@@ -55,9 +87,12 @@ class Users(NamedTuple):
 
 
 class UserSampler:
-    """Users without repetition, or everyone; with `others`, as many items, drawn uniformly from all of them."""
+    """Users without repetition, or everyone; with `others`, as many items, drawn uniformly from all of them.
 
-    def __init__(self, train: Csr, n_items: int, device: torch.device, draw: Draw, others: int) -> None:
+    `alike` says that all items of a user have the same weight.
+    """
+
+    def __init__(self, train: Csr, n_items: int, device: torch.device, draw: Draw, others: int, alike: bool) -> None:
         eligible = eligible_users(train, n_items)
         counts = train.counts[eligible].astype(np.float64)
         weight = counts / counts.sum() if draw == "interaction" else np.full(len(eligible), 1.0 / len(eligible))
@@ -71,7 +106,13 @@ class UserSampler:
         items_share = np.bincount(train.items, weights=each[owner], minlength=n_items)
         self.n_items, self.others, self.device = n_items, others, device
         share_N = torch.from_numpy(np.concatenate([users_share, items_share])).to(device, torch.float32)
-        self.whole = Whole(build_operator(graph.indptr, graph.neighbours, graph.edges, scale, device), share_N)
+        pairs = build_operator(graph.indptr, graph.neighbours, graph.edges, scale, device)
+        ends = None
+        if not alike:
+            user_E, item_E = owner.astype(np.int32), graph.neighbours[: graph.n_edges]
+            count_U = torch.from_numpy(train.counts).to(device, torch.float32)
+            ends = Ends(torch.from_numpy(user_E).to(device), torch.from_numpy(item_E).to(device), count_U)
+        self.whole = Whole(pairs, share_N, ends)
         self.eligible = torch.from_numpy(eligible).to(device)
         self.weight = torch.from_numpy(weight).to(device, torch.float32)
 
@@ -93,26 +134,36 @@ class Multinomial(Tempered[Users]):
     """The likelihood of all items of every user."""
 
     name = "multinomial"
+    Config = MultinomialConfig
+    config: MultinomialConfig
     counts_users = True
+
+    @property
+    def alike(self) -> bool:
+        """Whether all items of a user count alike."""
+        return self.config.temperature_ratio is None
 
     # -- what it draws --------------------------------------------------------------------------------------------
 
     def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> UserSampler:
-        return UserSampler(train, n_items, device, draw, self.config.negatives)
+        return UserSampler(train, n_items, device, draw, self.config.negatives, self.alike)
 
     def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Users:
         users, others = min(size, n_users), self.config.negatives
         with torch.device("meta"):
+            end_E = torch.empty(n_edges, dtype=torch.int32)
+            ends = None if self.alike else Ends(end_E, end_E, torch.empty(n_users))
             return Users(
                 torch.empty(users, dtype=torch.int64),
                 torch.empty(users),
                 users == n_users,
                 torch.empty(others, dtype=torch.int64) if others else None,
-                Whole(plan_operator(n_users + n_items, n_edges, device), torch.empty(n_users + n_items)),
+                Whole(plan_operator(n_users + n_items, n_edges, device), torch.empty(n_users + n_items), ends),
             )
 
     def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
-        return plan_operator(n_users + n_items, n_edges, device).nbytes + 12 * n_users + 4 * (n_users + n_items)
+        ends = 0 if self.alike else 8 * n_edges + 4 * n_users
+        return plan_operator(n_users + n_items, n_edges, device).nbytes + 12 * n_users + 4 * (n_users + n_items) + ends
 
     def steps(self, train: Csr, batch_size: int) -> int:
         """As many as it takes to draw as many users as there are."""
@@ -138,7 +189,11 @@ class Multinomial(Tempered[Users]):
             batch.weight[ranks.own_rows(len(batch.user))],
             weight=len(items_IF) / len(compared_JF),
         )
-        agreement = self._agreement(factors_NF, batch, n_users, block_type(layers, factors_NF))
+        dtype = block_type(layers, factors_NF)
+        if batch.whole.ends is None:
+            agreement = self._agreement(factors_NF, batch, n_users, dtype)
+        else:
+            agreement = self._soft_agreement(factors_NF, batch, batch.whole.ends, temperature, dtype, ranks)
         own = sums - agreement / temperature
         norms = torch.dot(batch.whole.share_N, layers.initial_ND.square().sum(dim=1))
         return Terms(*ranks.total(own, norms))
@@ -152,6 +207,17 @@ class Multinomial(Tempered[Users]):
             chosen_N[batch.user] = batch.weight / batch.whole.share_N[batch.user]
             x_NF = factors_NF * chosen_N[:, None]
         value: Tensor = _Agreement.apply(x_NF, batch.whole.pairs, dtype)  # type: ignore[no-untyped-call]
+        return value
+
+    def _soft_agreement(
+        self, factors_NF: Tensor, batch: Users, ends: Ends, temperature: Tensor, dtype: torch.dtype, ranks: Ranks
+    ) -> Tensor:
+        """Σ_u w_u ρ τ log E_i exp(u · v_i / (ρ τ)) over the batch's users, the rank's share of it."""
+        assert self.config.temperature_ratio is not None
+        weight_U = torch.zeros_like(ends.count_U, dtype=factors_NF.dtype)
+        weight_U[batch.user] = batch.weight.to(weight_U.dtype)
+        wide = temperature.to(factors_NF.dtype) * self.config.temperature_ratio
+        value: Tensor = _SoftAgreement.apply(factors_NF, wide, weight_U, batch.whole.pairs, ends, dtype, ranks)  # type: ignore[no-untyped-call]
         return value
 
     def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
@@ -174,3 +240,42 @@ class _Agreement(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (y_NF,) = ctx.saved_tensors
         return y_NF * grad, None, None
+
+
+class _SoftAgreement(torch.autograd.Function):
+    """Σ_u w_u t log E_i exp(s(u, i) / t): its gradients in x and in t are made with it.
+
+    With p_ui, the share of i in the mean, they are A x for the weights w_u p_ui at the edges, and
+    Σ_u w_u (log E_i exp(s(u, i) / t) - Σ_i p_ui s(u, i) / t).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_NF: Tensor,
+        t: Tensor,
+        weight_U: Tensor,
+        pairs: Operator,
+        ends: Ends,
+        dtype: torch.dtype,
+        ranks: Ranks,
+    ) -> Tensor:
+        stored_NF = x_NF.to(dtype)
+        score_E = pair_scores(stored_NF, ends.user_E, ends.item_E)
+        if ranks.size > 1:
+            (score_E,) = ranks.total(score_E)
+        power_E = (score_E / t).exp_()
+        ones_N1 = power_E.new_ones(len(x_NF), 1)
+        sum_U = pairs.weigh(power_E).product(ones_N1)[: len(weight_U), 0].to(weight_U.dtype)
+        log_U = (sum_U / ends.count_U.clamp_min(1.0)).clamp_min(torch.finfo(torch.float32).tiny).log()
+        share_U = torch.where(sum_U > 0, weight_U / sum_U, 0.0)
+        share_E = power_E * share_U.index_select(0, ends.user_E)
+        y_NF = pairs.weigh(share_E).product(stored_NF, dtype=x_NF.dtype)
+        logs = torch.dot(weight_U, log_U)
+        ctx.save_for_backward(y_NF, (logs - torch.dot(share_E, score_E) / t) / ranks.size)
+        return t * logs / ranks.size
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y_NF, grad_t = ctx.saved_tensors
+        return y_NF * grad, grad_t * grad, None, None, None, None, None

@@ -29,6 +29,7 @@ from hmlet.graph.kernels import (
     mean_margins,
     mix,
     norm_dropout_relu,
+    pair_scores,
 )
 from hmlet.graph.kernels.torch_product import TorchOperator
 from hmlet.graph.kernels.triton_product import TritonOperator
@@ -144,6 +145,25 @@ def test_dropped_edges_are_those_of_the_other_implementation(rate: float, self_l
     plain_NN, triton_NN = (operator.drop(rate, key).product(identity_NN) for operator in operators(self_loops))
     torch.testing.assert_close(triton_NN, plain_NN, rtol=1e-6, atol=0)
     assert torch.equal(triton_NN != 0, plain_NN != 0)
+
+
+def test_weighed_edges_have_their_weight_at_both_ends() -> None:
+    weights_E = normal(len(PAIRS), seed=4)
+    expected_NN = torch.zeros(26, 26, device=DEVICE)
+    for (user, item), weight in zip(PAIRS, weights_E, strict=True):
+        expected_NN[user, 12 + item] = expected_NN[12 + item, user] = weight
+    for operator in operators():
+        assert torch.equal(operator.weigh(weights_E).product(torch.eye(26, device=DEVICE)), expected_NN)
+
+
+@TYPES
+@pytest.mark.parametrize("columns", [1, 64, 300])
+def test_scores_of_pairs_equal_float64(dtype: torch.dtype, columns: int) -> None:
+    """Eleven pairs, where a program has eight; more columns than a block has."""
+    x_ND = normal(6, columns, seed=5, dtype=dtype)
+    ends = torch.randint(6, (2, 11), generator=torch.Generator().manual_seed(6)).to(DEVICE, torch.int32)
+    terms_ED = x_ND[ends[0]].double() * x_ND[ends[1]].double()
+    within(pair_scores(x_ND, *ends), terms_ED.sum(dim=1), terms_ED.abs().sum(dim=1), torch.float32, columns)
 
 
 @pytest.mark.parametrize("self_loops", [False, True])

@@ -3,6 +3,7 @@
 operator = build_operator(indptr, neighbours, edges, scale, device)
 y_ND = operator(x_ND)                     # Â x, differentiable; Â is symmetric, so backward is the same product
 y_ND = operator.drop(rate, key)(x_ND)     # each undirected edge kept with probability 1 - rate, by its number
+y_ND = operator.weigh(weights_E)(x_ND)    # other weights at the undirected edges
 y_ND, x_ND = operator.fork(x_ND)          # for an x that others use too: gradients are added inside the product
 with part("optimizer"): ...               # a profile counts this work for that part of a step
 """
@@ -13,6 +14,7 @@ from hmlet.graph.kernels.launching import standing_for
 from hmlet.graph.kernels.log_sum_exp import Own, kth_best, log_sums
 from hmlet.graph.kernels.operator import Memory, Operator, draw_key, fork
 from hmlet.graph.kernels.parts import part
+from hmlet.graph.kernels.scores import pair_scores
 from hmlet.graph.kernels.triplets import can_fuse, joined_margins, mean_margins
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "mean_margins",
     "mix",
     "norm_dropout_relu",
+    "pair_scores",
     "part",
     "plan_operator",
     "standing_for",

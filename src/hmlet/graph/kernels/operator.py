@@ -47,6 +47,10 @@ class Operator(ABC):
         with part("edge dropout"):
             return self._thin(rate, key)
 
+    def weigh(self, weights_E: Tensor) -> Operator:
+        """The operator with these weights at its undirected edges, for a graph in the device's memory."""
+        raise NotImplementedError(f"{type(self).__name__} makes the weights of its edges from nodes")
+
     def product(self, x_ND: Tensor, addend_ND: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Â x (+ addend), without a gradient. x is gathered in the storage type, which is also the result's default."""
         with part("product"):

@@ -31,6 +31,10 @@ class TorchOperator(Operator):
     def _held(self) -> list[Tensor]:
         return [self.indptr, self.neighbours, self.weights, self.edges]
 
+    def weigh(self, weights_E: Tensor) -> TorchOperator:
+        assert self.key is None, "edges are weighed in the whole operator"
+        return replace(self, weights=weights_E.to(self.weights.dtype).index_select(0, self.edges))
+
     def _thin(self, rate: float, key: Tensor) -> TorchOperator:
         if self.weights.is_meta:
             neighbours, weights = _planned_compact(self.neighbours, self.weights, self.edges, rate)

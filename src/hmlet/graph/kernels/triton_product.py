@@ -148,6 +148,10 @@ class TritonOperator(Operator):
     def _held(self) -> list[Tensor]:
         return [self.indptr, self.neighbours, self.weights, self.edges, *self.segments.tensors]
 
+    def weigh(self, weights_E: Tensor) -> TritonOperator:
+        assert self.key is None, "edges are weighed in the whole operator"
+        return replace(self, weights=weights_E.to(self.weights.dtype).index_select(0, self.edges))
+
     def _thin(self, rate: float, key: Tensor) -> TritonOperator:
         """The entries that a key keeps, moved to the front of their segments.
 
