@@ -54,7 +54,8 @@ def recipe_of(data: Dataset, model: str, point: dict[str, object], options: argp
     """The preset's recipe at a point."""
     settings = {key: value for key, value in point.items() if "." in key}
     kind = choose_device(options.device).type
-    base = resolve(model, options.preset, shape=Shape.of(data), device=kind)
+    loss = [f"train.loss={point['train.loss']}"] if "train.loss" in point else []  # its settings are the rule's too
+    base = resolve(model, options.preset, overrides=loss, shape=Shape.of(data), device=kind)
     if "rate_factor" in point:
         settings["train.learning_rate"] = base.train.learning_rate * float(str(point["rate_factor"]))
     if "steps" in point:

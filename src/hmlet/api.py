@@ -101,9 +101,24 @@ def resolve(
     Data that no search was made for gets the recipe that the default rule has for its size and the device. `config` is
     a TOML file on top of the preset; `overrides` are `section.key=value` on top of both.
     """
+    return alternatives(model, data, preset=preset, config=config, overrides=overrides, seed=seed, device=device)[0]
+
+
+def alternatives(
+    model: str = DEFAULT,
+    data: Dataset | Path | str | None = None,
+    *,
+    preset: str = DEFAULT_PRESET,
+    config: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    device: str = "auto",
+) -> list[Recipe]:
+    """The recipes that `hmlet train DATA` compares before it trains: `resolve`'s and, where the default rule decides,
+    one for each other loss that may be better."""
     known, shape = (None, None) if data is None else (known_name(data), Shape.of(data))
     file, kind = None if config is None else Path(config), choose_device(device).type
-    return resolution.resolve(model, preset, file, overrides, seed, known, shape, kind)
+    return resolution.alternatives(model, preset, file, overrides, seed, known, shape, kind)
 
 
 def recorded_recipe(out: Path | str) -> Recipe:
@@ -149,7 +164,7 @@ def plan(
 
 def fit(
     data: Dataset | Path | str,
-    recipe: Recipe | str | None = None,
+    recipe: Recipe | Sequence[Recipe] | str | None = None,
     out: Path | str = "run",
     *,
     device: str = "auto",
@@ -167,6 +182,8 @@ def fit(
 
     Example: hmlet.fit("debian", "lightgcn", "runs/lightgcn")
 
+    Of several recipes, each with a loss of its own, the one that is best on validation after a short training is taken;
+    a model by its name, for data that no search was made for, has such alternatives.
     `minutes` is a budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the
     recipe of the finished run names. `threads` on the CPU are by default those that this machine has and that are fast
     now. With `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. With
@@ -179,7 +196,10 @@ def fit(
     begun = RunDirectory.open(out) if (resume or extend) and (Path(out) / RECORD).is_file() else None
     if recipe is None and begun is not None:
         recipe = longer_recipe(out) if extend else begun.recipe()
-    chosen = _recipe(recipe or DEFAULT, data, device)
+    if isinstance(recipe, str | None):
+        recipe = alternatives(recipe or DEFAULT, data, device=device)
+    recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
+    chosen = recipes[0]
     watch = Profile() if profile else None
     with (watch or UNWATCHED).phase("load"):
         dataset = _load(data, progress)
@@ -205,7 +225,7 @@ def fit(
 
         trained = training.fit(
             dataset,
-            chosen,
+            recipes,
             out,
             device=device,
             resume=resume,
@@ -490,11 +510,6 @@ def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
         return data
     with progress(f"loading {data}") as advance:
         return load(data, advance=advance)
-
-
-def _recipe(recipe: Recipe | str, data: Dataset | Path | str, device: str) -> Recipe:
-    """A recipe as it is, or a model's recipe for the data and the device."""
-    return resolve(recipe, data, device=device) if isinstance(recipe, str) else recipe
 
 
 def _sizes(data: Dataset | Path | str | None, users: float | None, items: float | None, edges: float | None) -> Sizes:

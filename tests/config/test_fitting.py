@@ -48,10 +48,10 @@ def test_every_loss_gets_settings_of_its_own(loss: str, shape: Shape, device: st
 
 
 def test_the_rule_of_a_likelihood_by_hand() -> None:
-    """LastFM: everyone in each of 150 steps. Gowalla on a CPU: 1e10 / (40,981 · 128) users a step, 16 in an epoch."""
+    """LastFM: everyone in each of 80 steps. Gowalla on a CPU: 1e10 / (40,981 · 128) users a step, 16 in an epoch."""
     likelihood = ["train.loss=multinomial"]
     small = resolve("lightgcn", overrides=likelihood, shape=Shape(1_880, 4_489, 42_134), device="cpu")
-    assert (small.train.batch_size, small.train.epochs, small.loss.temperature) == (1_880, 150, 0.15)  # type: ignore[attr-defined]
+    assert (small.train.batch_size, small.train.epochs, small.loss.temperature) == (1_880, 80, 0.15)  # type: ignore[attr-defined]
     large = resolve("lightgcn", overrides=likelihood, shape=Shape(29_858, 40_981, 810_128), device="cpu")
     assert (large.train.batch_size, large.train.epochs, large.loss.temperature) == (1_906, 19, 0.07)  # type: ignore[attr-defined]
     pairs = resolve("lightgcn", overrides=["train.loss=softmax"], shape=Shape(1_880, 4_489, 42_134), device="cpu")

@@ -79,29 +79,32 @@ def train(
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     import hmlet
-    from hmlet.api import DEFAULT, RECORD, longer_recipe, recorded_recipe
+    from hmlet.api import DEFAULT, RECORD, alternatives, longer_recipe, recorded_recipe
 
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
     own = not (model or config or given(context, "preset") or given(context, "seed"))
     if extend and out is not None and own:
-        recipe = longer_recipe(out, chosen)
+        recipes = [longer_recipe(out, chosen)]
     elif resume and out is not None and own and not chosen and (out / RECORD).is_file():
-        recipe = recorded_recipe(out)
+        recipes = [recorded_recipe(out)]
     else:
-        recipe = hmlet.resolve(
+        recipes = alternatives(
             model or DEFAULT, data, preset=preset, config=config, overrides=chosen, seed=seed, device=device
         )
     if print_config:
         if as_json:
-            print_json(recipe.as_json())
+            print_json(recipes[0].as_json())
         else:
-            print_line(recipe.to_toml().rstrip())
+            print_line(recipes[0].to_toml().rstrip())
+        if len(recipes) > 1:
+            losses = " and ".join(each.train.loss for each in recipes)
+            note(f"training first compares the losses {losses} on validation, each with its own settings")
         return
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
     run = hmlet.fit(
         data,
-        recipe,
+        recipes,
         out,
         device=device,
         minutes=minutes,

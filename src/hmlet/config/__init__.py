@@ -2,7 +2,7 @@
 
 from hmlet.config.fitting import Shape
 from hmlet.config.recipe import Recipe, differences
-from hmlet.config.resolution import DEFAULT_PRESET, Preset, resolve
+from hmlet.config.resolution import DEFAULT_PRESET, Preset, alternatives, resolve
 from hmlet.config.train import TrainConfig
 
-__all__ = ["DEFAULT_PRESET", "Preset", "Recipe", "Shape", "TrainConfig", "differences", "resolve"]
+__all__ = ["DEFAULT_PRESET", "Preset", "Recipe", "Shape", "TrainConfig", "alternatives", "differences", "resolve"]

@@ -38,7 +38,7 @@ NARROW_GATE = [64, 32]
 TEMPERATURE, TEMPERATURE_FALLS, LOWEST, HIGHEST = 2.2, -0.32, 0.07, 0.28
 PAIRS, PAIR_STEPS = 8192, 2000  # of a batch, and how often one is drawn
 NEGATIVES = {"cuda": 0, "cpu": 1000}  # items that a batch of pairs is compared with; 0: all
-EVERYONE_STEPS, SOME_STEPS = 150, 300  # with every user in each step, and with fewer
+EVERYONE_STEPS, SOME_STEPS = {"cuda": 150, "cpu": 80}, 300  # with every user in each step, and with fewer
 SCORED = 10**10  # numbers that a step of users multiplies on a CPU: about a second
 
 
@@ -96,7 +96,7 @@ def _schedule(loss: str, shape: Shape, device: str, size: int) -> tuple[int, int
         batch = max(1, min(shape.users, LARGEST_BATCH))
         if device == "cpu":
             batch = min(batch, max(256, SCORED // (max(shape.items, 1) * size)))
-        return shape.users, batch, EVERYONE_STEPS if batch >= shape.users else SOME_STEPS
+        return shape.users, batch, EVERYONE_STEPS[device] if batch >= shape.users else SOME_STEPS
     if LOSSES[loss].tempered:
         return shape.interactions, PAIRS, PAIR_STEPS
     batch = max(1024, min(2 ** int(math.log2(max(shape.interactions, 1))), LARGEST_BATCH))

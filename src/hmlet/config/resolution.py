@@ -17,7 +17,7 @@ from hmlet.config.recipe import SECTIONS, Recipe, validated
 from hmlet.config.toml import Table, parse_overrides, parse_toml
 from hmlet.errors import ConfigError
 from hmlet.losses import LOSSES
-from hmlet.models import MODELS
+from hmlet.models import MODELS, ModelConfig
 from hmlet.system.spelling import option
 from hmlet.system.text_files import read_text
 
@@ -66,6 +66,31 @@ def resolve(
     return validated(merged, "recipe")
 
 
+def alternatives(
+    model: str,
+    preset: str = DEFAULT_PRESET,
+    config: Path | None = None,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    dataset: str | None = None,
+    shape: Shape | None = None,
+    device: str | None = None,
+) -> list[Recipe]:
+    """The recipes that a training compares on validation before it takes one: `resolve`'s, and where the default rule
+    has all of [train] and [loss] to say, one for each other loss that may suit the model better."""
+    first = resolve(model, preset, config, overrides, seed, dataset, shape, device)
+    named = MODELS[model].Config
+    set_here = parse_overrides(overrides, SECTIONS).keys() & {"train", "loss"}
+    if config is not None or set_here or not _ruled(named, preset, dataset, shape, device):
+        return [first]
+    others = [loss for loss in named.compared_losses if loss != first.train.loss]
+    more = [
+        resolve(model, preset, None, [*overrides, f"train.loss={loss}"], seed, dataset, shape, device)
+        for loss in others
+    ]
+    return [first, *more]
+
+
 def _preset(
     model: str, preset: str, dataset: str | None, shape: Shape | None, device: str | None, loss: object
 ) -> list[Table]:
@@ -78,17 +103,32 @@ def _preset(
         raise ConfigError(
             f"preset {preset!r} has no recipe for {model}", f"use {option('preset')} {' or '.join(known)}"
         )
-    named = dataset is not None and Path(dataset).name == dataset  # a name, and no path
-    if named and preset != FITTED:
-        # What was searched at the paper's size on a GPU would take hours on a CPU.
-        also = (GPU,) if preset == DEFAULT_PRESET and device != "cpu" else ()
-        for place in (base, *also):
-            if (searched := _recipe(place, f"{dataset}/{config.family}")) is not None:
-                return [table for table in (_recipe(place, config.family), searched) if table is not None]
+    if (searched := _searched(config, preset, dataset, device)) is not None:
+        return searched
     tables = [_recipe(base, config.family) or {}]
-    if base == DEFAULT_PRESET and shape is not None and device is not None:
+    if shape is not None and device is not None and _ruled(config, preset, dataset, shape, device):
         tables.append(fitted(config, shape, device, loss if isinstance(loss, str) and loss in LOSSES else "bpr"))
     return tables
+
+
+def _ruled(
+    config: type[ModelConfig], preset: str, dataset: str | None, shape: Shape | None, device: str | None
+) -> bool:
+    """Whether the default rule decides: by its presets, for data of a known shape that no search was made for."""
+    known = preset in (DEFAULT_PRESET, FITTED) and shape is not None and device is not None
+    return known and _searched(config, preset, dataset, device) is None
+
+
+def _searched(config: type[ModelConfig], preset: str, dataset: str | None, device: str | None) -> list[Table] | None:
+    """The preset's recipe of a model with what was searched for a named set, if something was."""
+    if dataset is None or Path(dataset).name != dataset or preset == FITTED:  # a path is no name
+        return None
+    # What was searched at the paper's size on a GPU would take hours on a CPU.
+    also = (GPU,) if preset == DEFAULT_PRESET and device != "cpu" else ()
+    for place in (preset, *also):
+        if (searched := _recipe(place, f"{dataset}/{config.family}")) is not None:
+            return [table for table in (_recipe(place, config.family), searched) if table is not None]
+    return None
 
 
 def _recipe(preset: str, name: str) -> Table | None:

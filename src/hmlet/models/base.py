@@ -41,6 +41,7 @@ class ModelConfig(Section):
     solved: ClassVar[bool] = False  # an epoch is one `Model.solve` instead of gradient steps on a loss
     losses: ClassVar[tuple[str, ...] | None] = None  # the losses that can train it; None: every loss
     splits: ClassVar[bool] = True  # whether ranks can share its columns
+    compared_losses: ClassVar[tuple[str, ...]] = ()  # that a training by the default rule chooses from on validation
     step_share: ClassVar[float] = 0.25  # of the default rule's step size: dense layers and narrow sums bear less
     propagates: ClassVar[bool] = False  # whether its layers are made by products with Â
     if_memory_is_short: ClassVar[str] = ""  # what to do about it, in words

@@ -34,6 +34,7 @@ class HmletConfig(GraphModelConfig):
     """HMLET: each node chooses, layer by layer, between linear and non-linear propagation."""
 
     family: ClassVar[str] = "hmlet"
+    compared_losses: ClassVar[tuple[str, ...]] = ("bpr", "multinomial")
     step_share: ClassVar[float] = 1.0
 
     name: HmletName = "hmlet-end"

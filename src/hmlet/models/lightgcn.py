@@ -17,6 +17,7 @@ class LightGCNConfig(GraphModelConfig):
     """LightGCN: linear propagation, layers averaged."""
 
     family: ClassVar[str] = "lightgcn"
+    compared_losses: ClassVar[tuple[str, ...]] = ("bpr", "multinomial")
     step_share: ClassVar[float] = 1.0
     name: Literal["lightgcn"] = "lightgcn"
 

@@ -92,7 +92,9 @@ class RunDirectory:
     # -- creating and opening -------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: Path | str, recipe: Recipe, data: Dataset, device: str) -> RunDirectory:
+    def create(
+        cls, path: Path | str, recipe: Recipe, data: Dataset, device: str, compared: Mapping[str, float] | None = None
+    ) -> RunDirectory:
         """A new run directory with its recipe, its ids and a record that says "running"."""
         path = Path(path)
         require_own(path)
@@ -107,6 +109,8 @@ class RunDirectory:
             source=Source.here(),
             hardware=Hardware.of(device),
         )
+        if compared:
+            record = record.model_copy(update={"compared": compared})
         run = cls(path, record)
         run.write_text("config.toml", recipe.to_toml())
         run.write_table(IDS, _ids_table(data))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option, override
 from hmlet.system.stopping import StopRequest
 from hmlet.system.units import duration, readable
+from hmlet.training.comparison import SHARE, compare
 from hmlet.training.forecast import measure_pace, shortened, within_budget
 from hmlet.training.planning import Sizes, memory_plan, plainly_fits, require_memory
 from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
@@ -54,7 +56,7 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
 
 def fit(
     data: Dataset,
-    recipe: Recipe,
+    recipe: Recipe | Sequence[Recipe],
     out: Path | str,
     *,
     device: str = "auto",
@@ -68,10 +70,11 @@ def fit(
 ) -> RunDirectory:
     """Train a recipe on a data set's training part and write the run directory.
 
-    The validation part selects the model; the test part is never read. With `resume`, an unfinished run in `out`
-    goes on from its last checkpoint, and a finished one is returned as it is. With `extend`, a run in `out` goes on
-    with the larger number of epochs that the recipe says. `listener` is told of every epoch, and `tell` how long the
-    training takes and, if that is not little, how much memory.
+    The validation part selects the model; the test part is never read. Of several recipes, each with a loss of its own,
+    a short training by each decides on the validation part which one a new run is trained by. With `resume`, an
+    unfinished run in `out` goes on from its last checkpoint, and a finished one is returned as it is. With `extend`, a
+    run in `out` goes on with the larger number of epochs that the recipe says. `listener` is told of every epoch, and
+    `tell` how long the training takes and, if that is not little, how much memory.
     With a `deadline` (of time.monotonic), a new run is trained for as many of the recipe's epochs as fit, on the whole
     schedule; the run's recipe says how many. A resumed run keeps that number and has no deadline.
     With several `ranks` (hmlet.system.ranks.joined), each calls this with the same arguments, and rank 0 alone writes.
@@ -84,19 +87,28 @@ def fit(
         raise ConfigError(f"profiling supports a single process; {ranks.size} were started", "profile without torchrun")
     if ranks.rank:
         tell = untold
-    _require_possible(data, recipe, place, ranks, tell)
-    path = Path(out)
-    if deadline is not None and resume and (path / RECORD).is_file():
-        recipe, deadline = _as_begun(path, recipe), None
-    elif deadline is not None:
-        require_new(path)
-        recipe = _fitted_in(data, recipe, place, ranks, deadline, tell)
+    recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
+    path, compared = Path(out), None
+    if (resume or (extend and deadline is None)) and (path / RECORD).is_file():
+        recipe = _as_begun(path, recipes, shorter=deadline is not None)
+        deadline = None
+        _require_possible(data, recipe, place, ranks, tell)
+    else:
+        recipes = _possible(data, recipes, place, ranks, tell)
+        if deadline is not None or len(recipes) > 1:
+            require_new(path)
+        if deadline is not None:
+            # A comparison takes its share of the time.
+            ends = time.monotonic() + (deadline - time.monotonic()) / (1 + len(recipes) / SHARE)
+            ends = deadline if len(recipes) == 1 else ends
+            recipes = [_fitted_in(data, each, place, ranks, ends, tell) for each in recipes]
+        recipe, compared = _best(data, recipes, place, ranks, tell)
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
     with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
         ranks.first(lambda: held.enter_context(locked(path)))  # its value is None
-        record = ranks.first(lambda: _enter(path, recipe, data, place, resume, extend).record.as_json())
+        record = ranks.first(lambda: _enter(path, recipe, data, place, resume, extend, compared).record.as_json())
         run = RunDirectory(path, RunRecord.model_validate(record))
         if run.finished:
             if not extendable(recipe, run.record.epochs):
@@ -140,10 +152,44 @@ def finish(data: Dataset, out: Path | str, *, device: str = "auto") -> RunDirect
         return run
 
 
-def _as_begun(path: Path, recipe: Recipe) -> Recipe:
-    """The recipe that a run with a budget was begun with, if it is this one with fewer epochs."""
+def _as_begun(path: Path, recipes: Sequence[Recipe], shorter: bool) -> Recipe:
+    """The recipe that a run was begun with, if it is one of these, or one of these with fewer epochs."""
     own = RunDirectory.open(path).recipe()
-    return own if own == shortened(recipe, min(own.train.epochs, recipe.train.epochs)) else recipe
+    for recipe in recipes:
+        if own == (shortened(recipe, min(own.train.epochs, recipe.train.epochs)) if shorter else recipe):
+            return own
+    return recipes[0]
+
+
+def _possible(data: Dataset, recipes: Sequence[Recipe], device: torch.device, ranks: Ranks, tell: Tell) -> list[Recipe]:
+    """The first recipe, which has to be possible, and those of the others that are, if there is a validation part."""
+    first, *others = recipes
+    _require_possible(data, first, device, ranks, tell)
+    possible = [first]
+    for recipe in others if data.count("valid") else ():
+        try:
+            _require_possible(data, recipe, device, ranks, untold)
+        except (ConfigError, OutOfMemory):
+            continue
+        possible.append(recipe)
+    return possible
+
+
+def _best(
+    data: Dataset, recipes: Sequence[Recipe], device: torch.device, ranks: Ranks, tell: Tell
+) -> tuple[Recipe, Mapping[str, float] | None]:
+    """The only recipe, or the best of several after a short training by each, with what these gave by loss."""
+    if len(recipes) == 1:
+        return recipes[0], None
+    losses = " and ".join(each.train.loss for each in recipes)
+    tell(f"comparing the losses {losses} on the validation part, with 1/{SHARE} of the epochs each")
+    compared = compare(data, recipes, device, ranks)
+    worths = {each.recipe.train.loss: each.ndcg for each in compared}
+    best = compared[0].recipe
+    tell(
+        f"NDCG@20: {', '.join(f'{loss} {ndcg:.4f}' for loss, ndcg in worths.items())}; going on with {best.train.loss}"
+    )
+    return best, worths
 
 
 def _fitted_in(
@@ -178,11 +224,19 @@ def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks
     tell(f"{recipe.model.name} on {data.name}: about {readable(plan.total)} of memory{share}")
 
 
-def _enter(path: Path, recipe: Recipe, data: Dataset, device: torch.device, resume: bool, extend: bool) -> RunDirectory:
+def _enter(
+    path: Path,
+    recipe: Recipe,
+    data: Dataset,
+    device: torch.device,
+    resume: bool,
+    extend: bool,
+    compared: Mapping[str, float] | None,
+) -> RunDirectory:
     """The run directory to train in: a new one, or with `resume` the one that is there, if it is of the same making."""
     started = (path / RECORD).is_file()
     if not extend and not (resume and started):
-        return RunDirectory.create(path, recipe, data, str(device))
+        return RunDirectory.create(path, recipe, data, str(device), compared)
     run = RunDirectory.open(path)
     before = run.record.data
     if before.fingerprint != data.fingerprint:

@@ -1,0 +1,165 @@
+"""The choice of a loss on validation: which recipes are compared, how, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from planted import checkerboard, dataset
+
+import hmlet
+from hmlet.api import alternatives
+from hmlet.cli import main
+from hmlet.config import Recipe, Shape, resolution, resolve
+from hmlet.data import Dataset
+from hmlet.errors import RunError
+from hmlet.runs.directory import RunDirectory
+from hmlet.training import comparison, loop
+from hmlet.training.comparison import Compared, compare
+from hmlet.training.forecast import shortened
+
+SMALL = ["model.embedding_size=8", "train.epochs=8", "train.patience=0", "train.validate_every=2"]
+CPU = torch.device("cpu")
+
+
+def recipe(loss: str, *overrides: str) -> Recipe:
+    return resolve("lightgcn", overrides=[*SMALL, f"train.loss={loss}", *overrides])
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return checkerboard()
+
+
+# -- what is compared ---------------------------------------------------------------------------------------------
+
+
+def losses(model: str, *overrides: str, preset: str = "hmlet", dataset: str | None = None) -> list[str]:
+    shape = Shape(100, 80, 2000)
+    found = resolution.alternatives(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
+    assert found[0] == resolve(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
+    return [each.train.loss for each in found]
+
+
+def test_the_rule_leaves_the_loss_of_lightgcn_and_hmlet_to_validation() -> None:
+    assert losses("lightgcn") == losses("hmlet-end") == ["bpr", "multinomial"]
+    assert losses("hmlet-end", "model.layers=2", preset="fitted", dataset="debian") == ["bpr", "multinomial"]
+
+
+def test_a_baseline_keeps_its_loss() -> None:
+    assert losses("ngcf") == ["bpr"]
+    assert len(losses("ease")) == 1
+
+
+def test_whoever_sets_something_of_the_training_has_decided() -> None:
+    assert losses("lightgcn", "train.loss=softmax") == ["softmax"]
+    assert losses("lightgcn", "train.epochs=5") == ["bpr"]
+
+
+def test_a_searched_recipe_is_not_compared() -> None:
+    assert losses("lightgcn", dataset="debian") == ["bpr"]
+    assert losses("hmlet-end", preset="paper") == ["bpr"]
+
+
+def test_each_loss_has_its_own_settings() -> None:
+    bpr, multinomial = resolution.alternatives("lightgcn", shape=Shape(100, 80, 2000), device="cpu")
+    assert (bpr.train.edge_dropout, multinomial.train.edge_dropout) == (0.4, 0.0)
+    assert multinomial.train.batch_size == 100
+
+
+# -- how ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_short_training_is_the_shortened_recipe(data: Dataset, tmp_path: Path) -> None:
+    """What a run of a quarter of the epochs has at its end, to the last bit."""
+    recipes = [recipe("bpr"), recipe("multinomial")]
+    found = {each.recipe.train.loss: each.ndcg for each in compare(data, recipes, CPU)}
+    for each in recipes:
+        run = loop.fit(data, shortened(each, 2).changed(["train.validate_every=2"]), tmp_path / each.train.loss)
+        assert run.record.valid is not None
+        assert found[each.train.loss] == run.record.valid["ndcg"]
+
+
+def test_the_best_comes_first_and_of_equals_the_first(monkeypatch: pytest.MonkeyPatch, data: Dataset) -> None:
+    worth = {"bpr": 0.2, "softmax": 0.3, "multinomial": 0.3}
+    monkeypatch.setattr(comparison, "_after_short_training", lambda data, recipe, *rest: worth[recipe.train.loss])
+    found = compare(data, [recipe(loss) for loss in worth], CPU)
+    assert [each.recipe.train.loss for each in found] == ["softmax", "multinomial", "bpr"]
+
+
+# -- what becomes of it -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def multinomial_wins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A comparison without a training, which counts how often it was made."""
+    made: list[int] = []
+
+    def found(data: Dataset, recipes: list[Recipe], device: object, ranks: object) -> list[Compared]:
+        made.append(len(recipes))
+        return [Compared(recipes[1], 0.5), Compared(recipes[0], 0.25)]
+
+    monkeypatch.setattr(loop, "compare", found)
+    return made
+
+
+def test_the_best_is_trained_and_the_record_says_why(
+    data: Dataset, tmp_path: Path, multinomial_wins: list[int]
+) -> None:
+    said: list[str] = []
+    run = loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", tell=said.append)
+    assert run.recipe() == recipe("multinomial")
+    assert RunDirectory.open(run.path).record.compared == {"multinomial": 0.5, "bpr": 0.25}
+    assert "NDCG@20: multinomial 0.5000, bpr 0.2500; going on with multinomial" in said
+    assert multinomial_wins == [2]
+
+
+def test_a_resumed_run_keeps_its_loss(data: Dataset, tmp_path: Path, multinomial_wins: list[int]) -> None:
+    recipes = [recipe("bpr"), recipe("multinomial")]
+    first = loop.fit(data, recipes, tmp_path / "run")
+    again = loop.fit(data, recipes, tmp_path / "run", resume=True)
+    assert again.record == first.record
+    assert multinomial_wins == [2]
+    with pytest.raises(RunError, match="another recipe"):
+        loop.fit(data, recipe("softmax"), tmp_path / "run", resume=True)
+
+
+def test_one_recipe_needs_no_comparison(data: Dataset, tmp_path: Path, multinomial_wins: list[int]) -> None:
+    run = loop.fit(data, recipe("bpr"), tmp_path / "run")
+    assert not multinomial_wins
+    assert "compared" not in run.record.as_json()
+
+
+def test_without_a_validation_part_the_first_is_trained(tmp_path: Path, multinomial_wins: list[int]) -> None:
+    without = dataset(4, 4, "without", train=[(user, item) for user in range(4) for item in range(4) if user != item])
+    run = loop.fit(without, [recipe("bpr"), recipe("multinomial")], tmp_path / "run")
+    assert run.recipe().train.loss == "bpr"
+    assert not multinomial_wins
+
+
+def test_a_budget_counts_the_comparison(
+    data: Dataset, tmp_path: Path, multinomial_wins: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two comparisons of a quarter each and a whole training: it may take two thirds of the time."""
+    ends: list[float] = []
+
+    def fitted(data: Dataset, recipe: Recipe, device: object, ranks: object, deadline: float, tell: object) -> Recipe:
+        ends.append(deadline - time.monotonic())
+        return recipe
+
+    monkeypatch.setattr(loop, "_fitted_in", fitted)
+    loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", deadline=time.monotonic() + 300)
+    assert ends == pytest.approx([200, 200], abs=1)
+
+
+def test_the_command_compares(data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data.save(tmp_path / "data")
+    assert main(["train", str(tmp_path / "data"), "--print-config"]) == 0
+    assert "losses bpr and multinomial" in capsys.readouterr().err
+    recipes = alternatives("hmlet-end", tmp_path / "data")
+    run = hmlet.fit(tmp_path / "data", "hmlet-end", tmp_path / "run")
+    assert run.record.compared.keys() == {"bpr", "multinomial"}
+    best = max(run.record.compared, key=lambda loss: run.record.compared[loss])
+    assert run.recipe == next(each for each in recipes if each.train.loss == best)
