@@ -71,7 +71,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on sta
 _MODEL = typer.Option(help="The model's name; an unknown name lists them all.")
 Model = Annotated[str, _MODEL]
 MaybeModel = Annotated[str | None, _MODEL]
-Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, paper or authors.")]
+Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, best, paper or authors.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
 
 

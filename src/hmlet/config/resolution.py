@@ -21,7 +21,7 @@ from hmlet.models import MODELS, ModelConfig
 from hmlet.system.spelling import option
 from hmlet.system.text_files import read_text
 
-Preset = Literal["hmlet", "fitted", "gpu", "paper", "authors"]
+Preset = Literal["hmlet", "fitted", "gpu", "best", "paper", "authors"]
 DEFAULT_PRESET: Preset = "hmlet"
 FITTED: Preset = "fitted"  # the default rule, for named sets too
 GPU: Preset = "gpu"

@@ -186,6 +186,13 @@ def weight_scorer(weights: ItemWeights, histories: Histories) -> Scorer[Historie
     return SparseWeightScorer(weights, typical) if weights.sparse else WeightScorer(weights.values, typical)
 
 
+def scored_by_weights(weights: ItemWeights, train: Csr) -> tuple[Histories, Scorer[Histories]]:
+    """Users' histories and the scorer of an item-item model: where whole weights are, and on the CPU for sparse ones."""
+    histories = Histories.of(train)
+    scorer = weight_scorer(weights, histories)
+    return histories.to(scorer.device), scorer
+
+
 def _sums(values_EC: Tensor, users: Histories) -> Tensor:
     """Each user's sum over its entries, one after the other, so that equal sums are equal to the last bit: B × C."""
     if not len(values_EC):

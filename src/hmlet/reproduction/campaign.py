@@ -21,7 +21,7 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra, TrainingError
 from hmlet.models import ItemWeights
 from hmlet.ranking.evaluation import evaluate
-from hmlet.ranking.scoring import FactorScorer, Histories, Scored, weight_scorer
+from hmlet.ranking.scoring import FactorScorer, Scored, scored_by_weights
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice, Planned, folder
 from hmlet.reproduction.records import (
@@ -215,8 +215,7 @@ def _scored(run: RunDirectory, data: Dataset, device: torch.device) -> Scored:
     if weights is None:
         users_UF, items_IF = run.factors()
         return users_UF.to(device), FactorScorer(items_IF.to(device), repeatedly=True)
-    histories = Histories.of(data.csr("train")).to(device)
-    return histories, weight_scorer(ItemWeights(*(each.to(device) for each in weights)), histories)
+    return scored_by_weights(ItemWeights(*(each.to(device) for each in weights)), data.csr("train"))
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:

@@ -15,7 +15,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import CATALOG, load
 from hmlet.errors import RunError
 from hmlet.ranking.evaluation import Evaluation, evaluate
-from hmlet.ranking.scoring import FactorScorer, Histories, Scored, weight_scorer
+from hmlet.ranking.scoring import FactorScorer, Scored, scored_by_weights
 from hmlet.runs.choices import GATE_COLUMNS, GATES, Choices
 from hmlet.runs.directory import IDS, Epoch, RunDirectory
 from hmlet.runs.evaluations import store_evaluation, stored_evaluation
@@ -63,8 +63,7 @@ class FinishedRun:
         if weights is None:
             users_UF, items_IF = self.factors
             return users_UF, FactorScorer(items_IF, repeatedly=True)
-        histories = Histories.of(self.data.csr("train"))
-        return histories, weight_scorer(weights, histories)
+        return scored_by_weights(weights, self.data.csr("train"))
 
     @cached_property
     def gates(self) -> pa.Table:

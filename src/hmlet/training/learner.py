@@ -12,7 +12,7 @@ from hmlet.graph import Graph, propagator, training_graph
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.models import Layers, Model, build
 from hmlet.ranking.evaluation import Evaluation, evaluate
-from hmlet.ranking.scoring import Histories, weight_scorer
+from hmlet.ranking.scoring import scored_by_weights
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.training.steps import Steps, make_operator, make_steps
@@ -62,9 +62,8 @@ class Learner:
         layers = self.finished(epoch)
         weights = self.model.item_weights()
         if weights is not None:
-            histories = Histories.of(self.data.csr("train"))
-            scorer = weight_scorer(weights, histories)
-            evaluation = evaluate((histories.to(scorer.device), scorer), self.data, "valid", "train", SELECTION_K)
+            scored = scored_by_weights(weights, self.data.csr("train"))
+            evaluation = evaluate(scored, self.data, "valid", "train", SELECTION_K)
         else:
             own_NF = layers.factors().float()
             items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
