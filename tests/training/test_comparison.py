@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,19 @@ from hmlet.errors import RunError
 from hmlet.runs.directory import RunDirectory
 from hmlet.training import comparison, loop
 from hmlet.training.comparison import Compared, compare
-from hmlet.training.forecast import shortened
+from hmlet.training.forecast import Forecast, shortened
+from hmlet.training.steps import GradientSteps
 
 SMALL = ["model.embedding_size=8", "train.epochs=8", "train.patience=0", "train.validate_every=2"]
 CPU = torch.device("cpu")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def recipe(loss: str, *overrides: str) -> Recipe:
@@ -89,6 +99,27 @@ def test_the_best_comes_first_and_of_equals_the_first(monkeypatch: pytest.Monkey
     assert [each.recipe.train.loss for each in found] == ["softmax", "multinomial", "bpr"]
 
 
+def test_the_time_is_told_with_that_of_the_comparison(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes a second by the clock; a whole training has 64 of them, and both losses nominally the same."""
+    clock = Clock()
+    sound = GradientSteps.take
+
+    def take(self: GradientSteps, step: int, epoch: int) -> None:
+        sound(self, step, epoch)
+        clock.now += 1.0
+
+    monkeypatch.setattr(GradientSteps, "take", take)
+    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(comparison, "Forecast", partial(Forecast, clock=clock))
+    monkeypatch.setattr(comparison, "_nominal_seconds", lambda *rest: 1.0)
+    monkeypatch.setattr(comparison, "saving_seconds", lambda learner: 0.0)
+    told: list[tuple[float, float]] = []
+    longer = ["train.epochs=32", "train.batch_size=240"]
+    recipes = [recipe("bpr", *longer), recipe("softmax", *longer)]
+    compare(data, recipes, CPU, told=lambda *both: told.append(both))
+    assert told == [(64 * 1.5, 64 * 0.5)]
+
+
 # -- what becomes of it -------------------------------------------------------------------------------------------
 
 
@@ -97,7 +128,7 @@ def multinomial_wins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A comparison without a training, which counts how often it was made."""
     made: list[int] = []
 
-    def found(data: Dataset, recipes: list[Recipe], device: object, ranks: object) -> list[Compared]:
+    def found(data: Dataset, recipes: list[Recipe], *rest: object) -> list[Compared]:
         made.append(len(recipes))
         return [Compared(recipes[1], 0.5), Compared(recipes[0], 0.25)]
 

@@ -187,7 +187,7 @@ def weight_scorer(weights: ItemWeights, histories: Histories) -> Scorer[Historie
 
 
 def scored_by_weights(weights: ItemWeights, train: Csr) -> tuple[Histories, Scorer[Histories]]:
-    """Users' histories and the scorer of an item-item model: where whole weights are, and on the CPU for sparse ones."""
+    """Users' histories and the scorer of an item-item model: where whole weights are, or on the CPU for sparse ones."""
     histories = Histories.of(train)
     scorer = weight_scorer(weights, histories)
     return histories.to(scorer.device), scorer

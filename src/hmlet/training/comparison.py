@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
+from hmlet.losses import build_loss
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.forecast import shortened
+from hmlet.training.floor import nominal_seconds
+from hmlet.training.forecast import FORETOLD_AFTER, LONG, WARM_UP, Forecast, rehearse, saving_seconds, shortened
 from hmlet.training.learner import Learner
 from hmlet.training.steps import deterministic
 
 SHARE = 4  # a short training has this fraction of the epochs, on the whole schedule
 SELECTION = "ndcg"
+Told = Callable[[float, float], None]
+"""What is told once how long everything will take, and how much of that the comparison."""
 
 
 class Compared(NamedTuple):
@@ -25,20 +30,53 @@ class Compared(NamedTuple):
     ndcg: float
 
 
-def compare(data: Dataset, recipes: Sequence[Recipe], device: torch.device, ranks: Ranks = ALONE) -> list[Compared]:
+def compare(
+    data: Dataset, recipes: Sequence[Recipe], device: torch.device, ranks: Ranks = ALONE, told: Told | None = None
+) -> list[Compared]:
     """Every recipe after a short training, the best first; of equals, the one that came first."""
-    found = [Compared(recipe, _after_short_training(data, recipe, device, ranks)) for recipe in recipes]
+    nominal = [_nominal_seconds(recipe, data, device.type) for recipe in recipes]
+    comparing = sum(nominal) / nominal[0] / SHARE  # in whole trainings by the first recipe
+
+    def tell(whole: float) -> None:
+        if told is not None:
+            told(whole * (1 + comparing), whole * comparing)
+
+    found = [
+        Compared(recipe, _after_short_training(data, recipe, device, ranks, None if at else tell))
+        for at, recipe in enumerate(recipes)
+    ]
     return sorted(found, key=lambda each: -each.ndcg)
 
 
-def _after_short_training(data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks) -> float:
+def _after_short_training(
+    data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks, told: Callable[[float], None] | None
+) -> float:
+    """Validation NDCG@20 at its end. `told` is told after a few seconds how long a whole training would take."""
     epochs = -(-recipe.train.epochs // SHARE)
+    began = time.monotonic()
     with deterministic(recipe.train.deterministic):
         learner = Learner(data, shortened(recipe, epochs), device, ranks=ranks)
         learner.start()
         learner.model.train()
         per_epoch = learner.steps.per_epoch
+        forecast = Forecast(recipe, per_epoch, 0, saving_seconds(learner))
         for step in range(epochs * per_epoch):
             learner.steps.take(step, step // per_epoch)
+            late = time.monotonic() - began > FORETOLD_AFTER
+            if step + 1 == WARM_UP or (late and told is not None and step + 1 > WARM_UP):
+                learner.synchronize()
+                forecast.stretch(step + 1)
+            if late and told is not None and forecast.warm:
+                if forecast.left() > LONG and ranks.size == 1:
+                    rehearse(learner, forecast)
+                told(time.monotonic() - began + forecast.left())
+                told = None
         evaluation, _ = learner.evaluate(epochs)
     return evaluation.metrics[SELECTION]
+
+
+def _nominal_seconds(recipe: Recipe, data: Dataset, device: str) -> float:
+    """About what a whole training takes on a common device, to compare recipes by."""
+    step = nominal_seconds(recipe, data.n_users, data.n_items, data.count("train"), device)
+    per_epoch = build_loss(recipe.train.loss, recipe.loss).steps(data.csr("train"), recipe.train.batch_size)
+    return step * recipe.train.epochs * per_epoch

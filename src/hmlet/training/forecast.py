@@ -20,9 +20,12 @@ from hmlet.system.spelling import option, override
 from hmlet.system.units import duration
 from hmlet.training.floor import nominal_seconds
 from hmlet.training.learner import Learner
+from hmlet.training.steps import GradientSteps
 
 Clock = Callable[[], float]
 WARM_UP = 4  # steps before the pace is taken: libraries choose algorithms, and on CUDA the step is captured
+FORETOLD_AFTER = 5.0  # seconds until the time of the whole run is told
+LONG = 60.0  # seconds of training that are worth a rehearsal of what has not been timed yet
 RECENT = 50  # stretches of steps whose mean is the pace
 MEASURED_SECONDS, MEASURED_STEPS = 1.0, 20  # how long the pace of one kind of step is measured at most
 SAVED_BYTES = 200e6  # bytes that are written, flushed and hashed a second, cautiously
@@ -113,6 +116,22 @@ class Forecast:
 
 def _mean(stretches: deque[tuple[int, float]]) -> float:
     return sum(seconds for _, seconds in stretches) / sum(count for count, _ in stretches)
+
+
+def rehearse(learner: Learner, forecast: Forecast) -> None:
+    """Time what the rest of a long training consists of and has not been seen yet; the model stays as it is."""
+    if learner.validates and forecast.validation is None:
+        drawn = learner.ranking_noise.get_state()
+        began = time.monotonic()
+        learner.evaluate(1)
+        learner.synchronize()
+        learner.ranking_noise.set_state(drawn)
+        forecast.validated(time.monotonic() - began)
+    # A captured step cannot be rehearsed.
+    unseen = forecast.rests and forecast.slowdown is None
+    if unseen and isinstance(learner.steps, GradientSteps) and not learner.steps.on_cuda:
+        forecast.slowdown = learner.steps.slowdown()
+        forecast.resume()
 
 
 # -- before a model is trained ------------------------------------------------------------------------------------

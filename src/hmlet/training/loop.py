@@ -183,7 +183,11 @@ def _best(
         return recipes[0], None
     losses = " and ".join(each.train.loss for each in recipes)
     tell(f"comparing the losses {losses} on the validation part, with 1/{SHARE} of the epochs each")
-    compared = compare(data, recipes, device, ranks)
+
+    def told(whole: float, comparing: float) -> None:
+        tell(f"this run takes about {duration(whole)}, of which the comparison takes {duration(comparing)}")
+
+    compared = compare(data, recipes, device, ranks, told)
     worths = {each.recipe.train.loss: each.ndcg for each in compared}
     best = compared[0].recipe
     tell(

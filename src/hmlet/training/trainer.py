@@ -27,17 +27,14 @@ from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option
 from hmlet.system.stopping import StopRequest
 from hmlet.system.units import duration
-from hmlet.training.forecast import WARM_UP, Forecast, saving_seconds
+from hmlet.training.forecast import FORETOLD_AFTER, LONG, WARM_UP, Forecast, rehearse, saving_seconds
 from hmlet.training.learner import Learner
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
-from hmlet.training.steps import GradientSteps
 
 SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
-FORETOLD_AFTER = 5.0  # seconds until the time of the whole run is told
 RECONSIDERED = 15.0  # seconds between two looks at that time
 CHANGED = 1.15  # by how much it has to change to be told again
 FALLING = 2  # validations without an improvement after which another is not expected
-LONG = 60.0  # seconds of training that are worth a rehearsal of what has not been timed yet
 
 
 class Best(TypedDict):
@@ -168,7 +165,7 @@ class Trainer(Learner):
         self.synchronize()
         self.forecast.stretch(self.state.step)
         if self.forecast.left() > LONG and self.ranks.size == 1:
-            self._rehearse()
+            rehearse(self, self.forecast)
         spent = self.state.seconds + time.monotonic() - self._started_at
         train, last = self.recipe.train, self.state.expected_end(self.recipe.train)
         whole = spent + self.forecast.left(last)
@@ -179,21 +176,6 @@ class Trainer(Learner):
             self.tell(f"this run takes about {duration(whole)}, {duration(spent)} so far{sooner}")
             self._told = whole
         self._tell_at = time.monotonic() + RECONSIDERED
-
-    def _rehearse(self) -> None:
-        """Time what the rest of a long training consists of and has not been seen yet; the model stays as it is."""
-        if self.validates and self.forecast.validation is None:
-            drawn = self.ranking_noise.get_state()
-            began = time.monotonic()
-            self.evaluate(1)
-            self.synchronize()
-            self.ranking_noise.set_state(drawn)
-            self.forecast.validated(time.monotonic() - began)
-        # A captured step cannot be rehearsed.
-        unseen = self.forecast.rests and self.forecast.slowdown is None
-        if unseen and isinstance(self.steps, GradientSteps) and not self.steps.on_cuda:
-            self.forecast.slowdown = self.steps.slowdown()
-            self.forecast.resume()
 
     def _out_of_time(self) -> bool:
         """Whether one more epoch would pass the deadline: the machine became slower than when epochs were chosen."""
