@@ -47,9 +47,9 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
     for path, what in (
         (tmp_path / "pipe", "is not a regular file"),
         (Path("/dev/zero"), "is not a regular file"),
-        (tmp_path, "is not a regular file|Is a directory"),
+        (tmp_path, "is not a regular file"),
         (tmp_path / "none", "No such file"),
-        (tmp_path / "large", "has more than 2 MiB"),
+        (tmp_path / "large", "is larger than 2.1 MB"),
     ):
         with pytest.raises(DataError, match=what) as refused:
             origin(path).read(2 << 20)

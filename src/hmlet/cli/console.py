@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hmlet.system.outside import is_utf8
+from hmlet.system.outside import is_utf8, read_text
 from hmlet.system.progress import Advance
 from hmlet.system.spelling import in_shell
 from hmlet.system.stopping import end_when_told
-from hmlet.system.text_files import read_text
 from hmlet.system.threads import wait_without_spinning
 from hmlet.system.units import duration, readable
 

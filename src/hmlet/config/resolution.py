@@ -18,8 +18,9 @@ from hmlet.config.toml import Table, parse_overrides, parse_toml
 from hmlet.errors import ConfigError
 from hmlet.losses import LOSSES
 from hmlet.models import MODELS, ModelConfig
+from hmlet.system.outside import read_text
 from hmlet.system.spelling import option
-from hmlet.system.text_files import read_text
+from hmlet.system.spelling import option
 
 Preset = Literal["hmlet", "fitted", "gpu", "best", "paper", "authors"]
 DEFAULT_PRESET: Preset = "hmlet"

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from hmlet.errors import DataError
-from hmlet.system.outside import MOST_TEXT, Origin, checked
+from hmlet.system.outside import MOST_RECORD, Origin, checked
 
 DATASET_VERSION = 1  # of the prepared directory's format
 RECORD_FILE = "dataset.json"
@@ -111,7 +111,7 @@ def read_record(path: Path) -> DatasetRecord:
             f"{path} is not a prepared directory (it has no dataset.json)", "make one with `hmlet data prepare`"
         )
     origin = origin_of(path / RECORD_FILE)
-    content = origin.read(MOST_TEXT).json_object()
+    content = origin.read(MOST_RECORD).json_object()
     recorded = content.pop("checksum", None)  # which the first prepared directories lack
     version = content.get("format_version", DATASET_VERSION)
     if version != DATASET_VERSION:

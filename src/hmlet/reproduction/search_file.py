@@ -13,6 +13,7 @@ from hmlet.config import Recipe
 from hmlet.errors import ConfigError
 from hmlet.reproduction.records import SEARCH_FOLDER
 from hmlet.system.files import put
+from hmlet.system.outside import MOST_RECORD, parse_json, read_text
 from hmlet.system.spelling import option
 from hmlet.training.trainer import SELECTION
 from hmlet.tuning import TrialRecord, best_trial
@@ -44,7 +45,7 @@ class SearchFile:
     def read(cls, path: Path) -> SearchFile:
         """The file at a path."""
         try:
-            content: Any = json.loads(path.read_text(encoding="utf-8"))
+            content: Any = parse_json(read_text(path, "the trials of a search", MOST_RECORD))
             del content["device_minutes"]  # a sum over the trials
             trials = tuple(_read_trial(number, trial) for number, trial in enumerate(content.pop("trials")))
             return cls(**content, trials=trials)

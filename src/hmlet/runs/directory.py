@@ -44,7 +44,7 @@ from hmlet.runs.record import (
 )
 from hmlet.runs.tensors import Shape
 from hmlet.system.files import replacing, unwritable
-from hmlet.system.outside import MOST_TEXT, Content, Origin, checked, is_utf8
+from hmlet.system.outside import MOST_METRICS, MOST_RECORD, Content, Origin, checked, is_utf8
 from hmlet.system.spelling import call, option
 from hmlet.system.tables import Column, read_table
 
@@ -125,7 +125,7 @@ class RunDirectory:
         if not file.is_file():
             problem = "is not a run directory (it has no run.json)" if path.exists() else "does not exist"
             raise RunError(f"{path} {problem}", f"train one with {call('fit', out='RUN')}")
-        return cls(path, RunRecord.from_content(Origin(file, RunError, RESTORE).read(MOST_TEXT)))
+        return cls(path, RunRecord.from_content(Origin(file, RunError, RESTORE).read(MOST_RECORD)))
 
     @property
     def finished(self) -> bool:
@@ -137,7 +137,7 @@ class RunDirectory:
         return self
 
     def recipe(self) -> Recipe:
-        file = self.content("config.toml", MOST_TEXT)
+        file = self.content("config.toml", MOST_RECORD)
         recipe = Recipe.from_toml(file.text(), str(file.origin.path))
         for key, own, recorded in (
             ("model.name", recipe.model.name, self.record.model),
@@ -254,7 +254,7 @@ class RunDirectory:
         return self.content(name).data
 
     def read_json(self, name: str) -> dict[str, object]:
-        return self.content(name, MOST_TEXT).json_object()
+        return self.content(name, MOST_RECORD).json_object()
 
     def read_table(self, name: str, columns: Mapping[str, Column]) -> pa.Table:
         """A recorded Parquet file that has these columns, and perhaps others."""
@@ -281,7 +281,7 @@ class RunDirectory:
         name = "metrics.jsonl"
         if not self.finished and not self.has(name):
             return []
-        content = self.content(name, MOST_TEXT) if self.finished else self.origin(name).read(MOST_TEXT)
+        content = self.content(name, MOST_METRICS) if self.finished else self.origin(name).read(MOST_METRICS)
         return [check_epoch(row, content.origin, f"line {number}") for number, row in content.json_lines()]
 
     # -- what was learned -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hmlet.system.outside import Content, Origin, checked
 
-LONGEST_HEADER = 100_000_000  # bytes, as in safetensors
+LONGEST_HEADER = 1 << 20  # bytes: a few thousand tensors
 BLOCK = 1 << 24  # numbers that are looked at together
 _TYPES = {
     "F64": torch.float64,

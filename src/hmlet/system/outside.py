@@ -18,11 +18,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from hmlet.errors import ConfigError, HmletError
+from hmlet.system.units import readable
 
-from hmlet.errors import HmletError
-
-MOST_TEXT = 256 << 20  # bytes of a JSON or TOML file
+SMALL_TEXT = 1 << 20  # bytes: more than any recipe or token needs
+MOST_RECORD = 16 << 20  # bytes of a record or a recipe of ours
+MOST_METRICS = 64 << 20  # bytes of metrics.jsonl, which has a line per epoch
 DEEPEST = 32  # JSON values inside each other; hmlet writes at most eight
 # What is compressed may grow to 200 times its size (interaction files reach 10 to 30), and to 64 MiB in any case.
 MAX_EXPANSION = 200
@@ -51,10 +52,14 @@ class Origin:
     def open(self) -> Iterator[BinaryIO]:
         """The file, open for reading; anything but a regular file is refused, so that a pipe cannot stall a command."""
         try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except (OSError, ValueError) as error:  # ValueError: a path with a null character
+            raise self.kind(f"cannot read {self.path}: {getattr(error, 'strerror', error)}", self.fix) from error
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise self.fault("is not a regular file")
+        try:
             with os.fdopen(handle, "rb") as file:
-                if not stat.S_ISREG(os.fstat(handle).st_mode):
-                    raise self.fault("is not a regular file")
                 yield file
         except OSError as error:
             raise self.kind(f"cannot read {self.path}: {error}", f"check the disk, or {self.fix}") from error
@@ -64,7 +69,7 @@ class Origin:
         with self.open() as file:
             size = os.fstat(file.fileno()).st_size
             if most is not None and size > most:
-                raise self.fault(f"has more than {most >> 20} MiB")
+                raise self.fault(f"is larger than {readable(most)}")
             data = file.read(size + 1)
         if len(data) != size:
             raise self.fault("is damaged (it changed while it was read)")
@@ -114,6 +119,11 @@ class Content:
         return value
 
 
+def read_text(path: Path, content: str, most: int = SMALL_TEXT) -> str:
+    """The text of a file that an option names; `content` says in an error what it should hold."""
+    return Origin(path, ConfigError, f"give a text file with {content}").read(most).text().removeprefix("\ufeff")
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text is made of characters alone; Python has bytes that are not UTF-8 as halves of surrogate pairs."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
@@ -138,6 +148,8 @@ def parse_json(text: str) -> object:
 
 def checked(kind: type[Checked], value: object, origin: Origin, where: str = "") -> Checked:
     """A JSON value as a type, or the error that names the file, the field and what is wrong with it."""
+    from pydantic import BaseModel, TypeAdapter, ValidationError  # not above: `hmlet --help` would import it
+
     try:
         if issubclass(kind, BaseModel):
             return kind.model_validate(value)

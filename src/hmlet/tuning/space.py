@@ -13,9 +13,9 @@ from pydantic import ValidationError, model_validator
 
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
+from hmlet.system.outside import read_text
 from hmlet.system.section import Section
 from hmlet.system.spelling import option
-from hmlet.system.text_files import read_text
 
 
 class Range(Section):

@@ -13,6 +13,7 @@ from hmlet.config import Recipe
 from hmlet.config.recipe import validated
 from hmlet.config.toml import Table
 from hmlet.errors import ConfigError
+from hmlet.system.outside import read_text
 from hmlet.system.section import Section
 from hmlet.system.spelling import option
 
@@ -54,9 +55,9 @@ def load_arms(dataset: str, file: Path | None = None, names: Sequence[str] = ())
     """The arms of a data set in a file (by default the package's), all or those that are named."""
     file = file or ARMS
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_text(file, "arms in TOML"))
         arms = TypeAdapter(list[Arm]).validate_python(tables.get(dataset, []))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} cannot be read: {error}", "pass a TOML file of arms") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

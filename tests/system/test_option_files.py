@@ -10,7 +10,7 @@ import pytest
 
 from hmlet.cli import main
 from hmlet.errors import ConfigError
-from hmlet.system.text_files import read_text
+from hmlet.system.outside import read_text
 
 
 def test_text_is_read_without_its_byte_order_mark(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def made(tmp_path: Path, kind: str) -> Path:
 
 WORDS = {
     "missing": "No such file", "fifo": "not a regular file", "zero": "not a regular file", "huge": "larger than 1.0 MB",
-    "directory": "Is a directory", "bytes": r"not UTF-8 \(byte 3\)", "loop": "symbolic links", "nul": "null",
+    "directory": "not a regular file", "bytes": "not UTF-8 at byte 3", "loop": "symbolic links", "nul": "null",
 }  # fmt: skip
 
 
