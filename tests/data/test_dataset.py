@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from forging import seal_dataset, seal_record
+from forked import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -154,6 +156,39 @@ def test_the_prepared_directory_has_the_contracts_columns(tmp_path: Path) -> Non
     record = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert record["users"] == 2
     assert record["provenance"]["split"] == "ratio:0.8,0.1,0.1"
+
+
+STOPPED_BETWEEN_RENAMES = """\
+import os, signal, sys, time
+from pathlib import Path
+from hmlet.data import Dataset
+from hmlet.system.stopping import end_when_told
+end_when_told(lambda number: None)
+rename = Path.rename
+def stopped(path, target):
+    rename(path, target)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+Path.rename = stopped
+Dataset.load(sys.argv[1]).save(sys.argv[2], overwrite=True)
+"""
+
+
+def test_a_signal_between_two_renames_loses_no_data(tmp_path: Path) -> None:
+    old, new = (Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, each]})) for each in (4, 5))
+    old.save(tmp_path / "out")
+    new.save(tmp_path / "new")
+    process = Forked(STOPPED_BETWEEN_RENAMES, str(tmp_path / "new"), str(tmp_path / "out"))
+    process.wait()
+    assert process.status == 128 + signal.SIGTERM
+    left = sorted(path for path in tmp_path.iterdir() if path.name.startswith(".out."))
+    assert [Dataset.load(path).fingerprint for path in left] == [new.fingerprint, old.fingerprint]
+    with pytest.raises(DataError, match="exists already"):
+        new.save(tmp_path / "out")  # brings the old one back
+    assert Dataset.load(tmp_path / "out").fingerprint == old.fingerprint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "out"]
+    new.save(tmp_path / "out", overwrite=True)
+    assert Dataset.load(tmp_path / "out").fingerprint == new.fingerprint
 
 
 @pytest.mark.parametrize("name", ["interactions.parquet", "users.parquet", "items.parquet"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import shutil
@@ -28,7 +29,7 @@ from hmlet.data.record import (
 )
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
-from hmlet.system.files import unfinished, unwritable
+from hmlet.system.files import keep, unfinished, unwritable
 from hmlet.system.outside import Content, Origin
 from hmlet.system.spelling import option
 from hmlet.system.tables import Column, read_table
@@ -189,6 +190,7 @@ class Dataset:
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the prepared directory under a temporary name and rename it: there is never half of one."""
         path = Path(path)
+        _recover(path)
         check_target(path, overwrite=overwrite)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -261,14 +263,23 @@ def _put_in_place(temporary: Path, path: Path, *, overwrite: bool) -> None:
     aside = temporary.with_name(temporary.name + ".old")
     replaces = overwrite and path.exists()
     if replaces:
+        keep(temporary)  # a process that ends between the two renames leaves both directories, and not only the old one
         path.rename(aside)
     try:
         temporary.rename(path)
-    except OSError:
-        if replaces:
+    except BaseException:
+        if replaces and not path.exists():
             aside.rename(path)
         raise
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _recover(path: Path) -> None:
+    """Bring back a directory that was moved aside by a process that ended before it could replace it."""
+    for aside in path.parent.glob(f".{glob.escape(path.name)}.*.tmp.old"):
+        if not path.exists():
+            aside.rename(path)
+            shutil.rmtree(aside.with_suffix(""), ignore_errors=True)  # what was to replace it
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:

@@ -51,6 +51,11 @@ def unfinished(path: Path) -> Iterator[Path]:
         _UNFINISHED.discard(path)
 
 
+def keep(path: Path) -> None:
+    """Have a signal leave this path alone: it is finished, though it still has its temporary name."""
+    _UNFINISHED.discard(path)
+
+
 def remove_unfinished() -> None:
     """Remove what is there under a temporary name. For the end of a process: other threads may still be writing."""
     for path in list(_UNFINISHED):
