@@ -302,7 +302,7 @@ def measure(run: Path, options: argparse.Namespace) -> dict[str, Any]:
         if options.rounds:
             result["throughput"] = throughput(run, users, options)
         overload = options.overload or 2 * result["throughput"]["median"]["hmlet"]["per_second"]
-        asyncio.run(at_rate(server.port, 50, 2, users, 20))  # the first requests touch the mapped pages
+        asyncio.run(at_rate(server.port, 50, 2, users, 20))  # warm up
         before, stolen = server.cpu_seconds(), stolen_seconds()
         result["load"] = asyncio.run(at_rate(server.port, options.rate, options.seconds, users, 20))
         used = server.cpu_seconds() - before

@@ -6,17 +6,20 @@ import asyncio
 import json
 import resource
 import socket
+import sys
 import threading
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from served import Server
 
 HEAD = b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+ORDINARY = Path(__file__).with_name("ordinary.py")
 Client = Callable[["Crowd"], Awaitable[None]]
 
 
@@ -26,23 +29,28 @@ def post(body: object) -> bytes:
 
 
 def memory_mb(pid: int) -> float:
-    """The resident memory of a process that is its own: pages of mapped files are the system's to take back."""
+    """The resident memory of a process that is its own: pages of libraries are the system's to take back."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
 
-@dataclass
+@dataclass(frozen=True)
 class Seen:
-    """What ordinary clients saw, and the most memory that the service took."""
+    """What ordinary clients saw, how late they were themselves, and the most memory that the service took."""
 
-    statuses: list[int] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-    milliseconds: list[float] = field(default_factory=list)
-    megabytes: float = 0.0
+    statuses: list[int]
+    refusals: list[str]
+    milliseconds: list[float]
+    late: list[float]
+    megabytes: float
 
     @property
     def p99(self) -> float:
         return float(np.percentile(self.milliseconds, 99))
+
+    @property
+    def late_p99(self) -> float:
+        return float(np.percentile(self.late, 99))
 
 
 class Crowd:
@@ -61,48 +69,32 @@ class Crowd:
         return asyncio.run(self._run(seconds, rate, misbehaving))
 
     async def _run(self, seconds: float, rate: float, misbehaving: dict[str, int]) -> Seen:
-        seen = Seen()
         clients: dict[str, Client] = {each.__name__: each for each in (slow_headers, slow_bodies, slow_readers)}
         tasks = [
             asyncio.create_task(self._return(clients[name]))
             for name, count in misbehaving.items()
             for _ in range(count)
         ]
-        tasks.append(asyncio.create_task(self._weigh(seen)))
+        weights: list[float] = []
+        tasks.append(asyncio.create_task(self._weigh(weights)))
         if misbehaving:
             await asyncio.sleep(2)  # until all are connected
-        start, ordinary = time.perf_counter() + 0.1, []
-        for at in range(int(rate * seconds)):
-            await asyncio.sleep(max(0.0, start + at / rate - time.perf_counter()))
-            ordinary.append(asyncio.create_task(self._ordinary(start + at / rate, seen)))
-        await asyncio.gather(*ordinary)
+        command = [sys.executable, str(ORDINARY), *map(str, (self.server.port, rate, seconds))]
+        ordinary = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=1 << 24)
+        written, _ = await ordinary.communicate(self.ask)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        return seen
+        found = json.loads(written)
+        statuses, milliseconds, refusals = map(list, zip(*found["answers"], strict=True))
+        return Seen(statuses, [each for each in refusals if each], milliseconds, found["late"], max(weights))
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.server.port)
 
-    async def _ordinary(self, planned: float, seen: Seen) -> None:
-        """One request on a connection of its own, timed from the planned moment."""
-        status = 0
-        with suppress(OSError, asyncio.IncompleteReadError, ValueError):
-            reader, writer = await self.connect()
-            writer.write(self.ask)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            body = await reader.readexactly(length)
-            writer.close()
-            status = int(head[9:12])
-            if status != 200:
-                seen.refusals.append(body.decode())
-        seen.statuses.append(status)
-        seen.milliseconds.append(1000 * (time.perf_counter() - planned))
-
-    async def _weigh(self, seen: Seen) -> None:
+    async def _weigh(self, weights: list[float]) -> None:
         while True:
-            seen.megabytes = max(seen.megabytes, memory_mb(self.server.process.pid))
+            weights.append(memory_mb(self.server.process.pid))
             await asyncio.sleep(0.2)
 
     async def _return(self, client: Client) -> None:

@@ -51,13 +51,13 @@ LIMITED = """\
 import json, sys
 from pathlib import Path
 from hmlet.api import Run
-from hmlet.serving import protocol
+from hmlet.serving import lanes
 from hmlet.serving.server import serve
 from hmlet.serving.settings import Limits, Settings
 run, port, limits = sys.argv[1:]
 limits = json.loads(limits)
 if limits.pop("behind", False):  # as if the event loop were always late
-    protocol.LATE, protocol.BUSY = -1.0, 0
+    lanes.LATE, lanes.BUSY = -1.0, 0
 serve(Path(run), Run.open, Settings(port=int(port), limits=Limits(**limits)))
 """
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -19,8 +21,10 @@ from starlette.testclient import TestClient
 
 from hmlet.cli import main
 from hmlet.errors import ConfigError
-from hmlet.serving.observe import JsonLines
+from hmlet.serving.observe import JsonLines, LogWriter
+from hmlet.serving.service import Service
 from hmlet.serving.settings import Limits, Settings
+from hmlet.serving.state import Served
 
 JSON = {"content-type": "application/json"}
 
@@ -284,6 +288,7 @@ def test_every_limit_that_can_be_set_is_kept(runs: Path) -> None:
         "in_flight",
         "large",
         "seconds",
+        "answer_seconds",
         "connections",
         "arriving_bytes",
         "unread_bytes",
@@ -327,6 +332,51 @@ def test_large_requests_are_shed_before_small_ones(runs: Path) -> None:
             assert (answer.status_code, error_of(answer)["code"]) == (503, "overloaded")
         assert client.get("/v1/overview").status_code == 503
         assert client.post("/v1/recommend", json={"users": ["gimp"] * 8}).status_code == 200
+
+
+def test_a_large_answer_is_computed_as_it_is_read(runs: Path) -> None:
+    with client_of(runs / "first", Settings()) as client:
+        service: Service = client.service  # type: ignore[attr-defined]
+        made: list[int] = []
+
+        def blocks() -> Iterator[bytes]:
+            for at in range(3):
+                made.append(at)
+                yield b"%d" % at
+
+        async def read() -> list[tuple[bytes, int]]:
+            return [(block, len(made)) async for block in await service.stream(blocks())]
+
+        assert client.portal is not None
+        assert client.portal.call(read) == [(b"0", 1), (b"", 1), (b"1", 2), (b"", 2), (b"2", 3), (b"", 3)]
+
+
+def test_a_large_answer_that_fails_on_the_way_is_cut_off(runs: Path) -> None:
+    with client_of(runs / "first", Settings()) as client:
+        served: Served = client.service.current  # type: ignore[attr-defined]
+        answers = iter([served.recommend(["gimp"], 1000)])
+        served.recommend = lambda *_: next(answers)  # type: ignore[method-assign]
+        answer = client.post("/v1/recommend", json={"users": ["gimp"] * 2, "k": 1000})
+        assert answer.status_code == 200
+        with pytest.raises(ValueError, match="Expecting"):
+            answer.json()
+        again = client.post("/v1/recommend", json={"users": ["gimp"] * 2, "k": 1000})  # at the first block
+        assert (again.status_code, error_of(again)["code"]) == (500, "internal")
+
+
+def test_a_log_that_nobody_reads_stops_nobody() -> None:
+    reading, writing = os.pipe()
+    log = LogWriter(writing, logging.Formatter("%(message)s"), most=10)
+    try:
+        for _ in range(100):
+            log.emit(logging.LogRecord("hmlet.serving", logging.INFO, __file__, 1, "x" * 10_000, None, None))
+        assert log.dropped > 50
+        began = time.monotonic()
+        log.close()
+        assert time.monotonic() - began < 5
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_what_takes_too_long_is_given_up(runs: Path) -> None:

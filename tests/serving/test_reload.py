@@ -151,6 +151,26 @@ def test_a_run_that_cannot_answer_is_refused_and_the_old_one_stays(runs: Path, t
             assert client.post("/v1/recommend", json={"users": USERS}).status_code == 200
 
 
+def test_a_second_reload_is_refused_while_one_runs(client: TestClient, runs: Path) -> None:
+    service: Service = client.service  # type: ignore[attr-defined]
+    entered, leave, load = threading.Event(), threading.Event(), service.shelf.reload
+
+    def slow(path: Path | None = None) -> Served:
+        entered.set()
+        leave.wait(10)
+        return load(path)
+
+    service.shelf.reload = slow  # type: ignore[method-assign]
+    first = threading.Thread(target=client.post, args=("/v1/reload",), kwargs={"json": {"run": "second"}})
+    first.start()
+    assert entered.wait(10)
+    answer = client.post("/v1/reload", json={"run": "second"})
+    assert (answer.status_code, error_of(answer)["code"]) == (503, "overloaded")
+    leave.set()
+    first.join(30)
+    assert client.get("/v1/model").headers["x-hmlet-run"] == Served(Run.open(runs / "second"), runs).name
+
+
 @pytest.mark.parametrize("name", ["../first", "/etc", "link", "a\0b"])
 def test_nothing_outside_the_root_is_loaded(runs: Path, tmp_path: Path, name: str) -> None:
     root = tmp_path / "root"

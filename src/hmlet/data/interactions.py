@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,15 @@ class Vocabulary:
         value: str | None = self.names[index].as_py()
         return value
 
+    def ids_at(self, indices: Sequence[int]) -> list[Id]:
+        """The external ids at some indices, much faster than one by one."""
+        found: list[Id] = _taken(self.ids, indices)
+        return found
+
+    def names_at(self, indices: Sequence[int]) -> list[str | None] | None:
+        """The readable names at some indices; None if the data set has no names."""
+        return None if self.names is None else _taken(self.names, indices)
+
     def _suggestion(self, value: str) -> str:
         import difflib
 
@@ -66,6 +76,10 @@ class Vocabulary:
         return (
             f"did you mean {', '.join(map(repr, close))}?" if close else f"its {self.kind} ids look like {self.id(0)!r}"
         )
+
+
+def _taken(values: pa.Array, indices: Sequence[int]) -> list[Any]:
+    return values.take(pa.array(indices, type=pa.int64())).to_pylist()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)

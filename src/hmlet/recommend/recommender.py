@@ -19,7 +19,7 @@ from hmlet.ranking.top_k import NO_ITEM, Ranked, allowed_items, similar, similar
 from hmlet.recommend.explanation import Explanation, explanation
 from hmlet.recommend.foldin import FoldIn
 from hmlet.recommend.histories import HistoryFold
-from hmlet.recommend.naming import NamedItem, NamedUser, named_item, named_user
+from hmlet.recommend.naming import NamedItem, NamedUser, named_user
 from hmlet.runs.finished import FinishedRun
 
 
@@ -123,7 +123,11 @@ class Recommender(FinishedRun):
 
 def scored_items(items: Vocabulary, indices: Sequence[int], scores: Sequence[float]) -> list[ScoredItem]:
     """Items by their own ids, with their names if there are any, and their scores."""
-    return [{**named_item(items, at), "score": score} for at, score in zip(indices, scores, strict=True)]
+    ids, names = items.ids_at(indices), items.names_at(indices)
+    if names is None:
+        return [{"item": item, "score": score} for item, score in zip(ids, scores, strict=True)]
+    named = zip(ids, names, scores, strict=True)
+    return [{"item": item, "name": name, "score": score} for item, name, score in named]
 
 
 def _row(vocabulary: Vocabulary, wanted: Id) -> Tensor:

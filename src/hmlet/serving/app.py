@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
@@ -27,7 +29,7 @@ from hmlet.version import VERSION
 SHOWN_CHARACTERS = 60  # of a value that is wrong
 SMALL_USERS = 8  # more of them in one call, or more recommendations, and it waits with the large ones
 SMALL_PAIRS = 1000
-BLOCK_PAIRS = 5000  # of a large call, that are objects at one time
+BLOCK_PAIRS = 1000  # of a large call, computed and sent at a time: some 60 KB of JSON
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
@@ -76,6 +78,7 @@ def create_app(service: Service) -> App:
         lifespan=lifespan,
         responses=FAILURES,
     )
+    app.router.route_class = _Parsed
     _add_failures(app)
     _add_probes(app, service)
     _add_answers(app, service)
@@ -86,24 +89,37 @@ def create_app(service: Service) -> App:
     return Observe(Guard(app, service.settings, PUBLIC), service.metrics)
 
 
-def reply(
-    value: BaseModel | JsonObject | Sequence[JsonObject] | Iterator[JsonObject], served: Served | None = None
-) -> Response:
+class _Parsed(APIRoute):
+    """A route that takes the body as `guard` has parsed it; FastAPI would parse it again."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def parsed(request: Request) -> Response:
+            if "json" in request.scope:
+                request._json = request.scope["json"]
+            return await answer(request)
+
+        return parsed
+
+
+def reply(value: BaseModel | JsonObject | Sequence[JsonObject], served: Served | None = None) -> Response:
     """A JSON answer that says which run it came from."""
-    headers = {} if served is None else {"x-hmlet-run": served.name}
     answer = value.model_dump(by_alias=True, exclude_unset=True) if isinstance(value, BaseModel) else value
-    if isinstance(answer, list | Iterator):  # piece by piece: no other thread runs while the encoder is at work
-        content = b"[%s]" % b",".join(map(_encoded, answer))
-    else:
-        content = _encoded(answer)
-    return Response(content, media_type="application/json", headers=headers)
+    return Response(_encoded(answer), media_type="application/json", headers=_origin(served))
 
 
-def _blocks(served: Served, request: schemas.ForUsers) -> Iterator[JsonObject]:
-    """The recommendations of many users, a few at a time: as objects they take ten times the memory of their JSON."""
-    users = max(1, BLOCK_PAIRS // request.k)
+def _origin(served: Served | None) -> dict[str, str]:
+    return {} if served is None else {"x-hmlet-run": served.name}
+
+
+def _blocks(served: Served, request: schemas.ForUsers) -> Iterator[bytes]:
+    """The recommendations of many users as JSON, a few users at a time."""
+    users, before = max(1, BLOCK_PAIRS // request.k), b"["
     for start in range(0, len(request.users), users):
-        yield from served.recommend(request.users[start : start + users], request.k)
+        block = _encoded(served.recommend(request.users[start : start + users], request.k))[1:-1]
+        yield b"%s%s%s" % (before, block, b"" if start + users < len(request.users) else b"]")
+        before = b","
 
 
 def _encoded(value: object) -> bytes:
@@ -159,7 +175,8 @@ def _add_probes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/model", response_model=schemas.Served, tags=["operation"])
     async def model() -> Response:
         """The run that is served."""
-        return reply(service.current.describe(), service.current)
+        served = service.current
+        return reply(served.describe(), served)
 
     @app.get("/metrics", tags=["operation"], response_class=Response)
     async def prometheus() -> Response:
@@ -169,8 +186,12 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
 def _add_answers(app: FastAPI, service: Service) -> None:
     @app.post("/v1/recommend", response_model=list[schemas.Recommendation], tags=["answers"])
-    async def recommend(request: Annotated[schemas.Recommend, Body()]) -> Response:
-        """The best items of users, or of a newcomer who has some items. Items that they have are left out."""
+    async def recommend(request: Annotated[schemas.Recommend, Body()], connection: Request) -> Response:
+        """The best items of users, or of a newcomer who has some items. Items that they have are left out.
+
+        The answer to a call for more than 8 users or 1,000 recommendations is computed while it is read. If that fails
+        on the way, the answer ends before its last chunk.
+        """
         served = service.current
         if isinstance(request, schemas.ForNewcomer):
             served.check_known("item", request.items)
@@ -186,7 +207,9 @@ def _add_answers(app: FastAPI, service: Service) -> None:
             )
         if len(request.users) <= SMALL_USERS and len(request.users) * request.k <= SMALL_PAIRS:
             return reply(await service.recommend(served, request.users, request.k), served)
-        return await service.compute(lambda: reply(_blocks(served, request), served), large=True)
+        connection.scope["leave"]()
+        blocks = await service.stream(_blocks(served, request))
+        return StreamingResponse(blocks, media_type="application/json", headers=_origin(served))
 
     @app.post("/v1/explain", tags=["answers"], response_model=schemas.Explanation)
     async def explain(request: schemas.Explain) -> Response:
@@ -217,21 +240,23 @@ def _add_looking(app: FastAPI, service: Service) -> None:
         """The items that a user has, which recommendations leave out."""
         served = service.current
         served.check_known("user", [user])
-        return reply(served.history(user, limit), served)
+        return reply(await service.compute(lambda: served.history(user, limit)), served)
 
     @app.get("/v1/overview", response_model=schemas.Overview, tags=["looking around"])
-    async def overview(limit: Annotated[int, Query(ge=1, le=10_000)] = 2000) -> Response:
+    async def overview(connection: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 2000) -> Response:
         """The gate map: every class's size, and a sample of nodes with their degree and choices."""
         served = service.current
+        connection.scope["leave"]()
         return await service.compute(lambda: reply(served.overview(limit), served), large=True)
 
 
 def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
     @app.post("/v1/reload", response_model=schemas.Served, tags=["operation"], responses=REFUSED)
-    async def reload(request: schemas.Reload) -> Response:
+    async def reload(request: schemas.Reload, connection: Request) -> Response:
         """Serve another run from now on. Requests under way are answered from the old one."""
         if "\0" in request.run or not (path := (root / request.run).resolve()).is_relative_to(root):
             raise Refusal(403, f"{request.run[:100]!r} is not below the reload root", "name a run inside it")
+        connection.scope["leave"]()
         served = await service.reload(path)
         return reply(served.describe(), served)
 

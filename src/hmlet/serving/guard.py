@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import random
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -29,7 +30,8 @@ class Guard:
     """An ASGI application that lets a request through to another, whole and checked, or refuses it.
 
     A request takes one of the `in_flight` slots when its body has arrived, and leaves it when its answer begins. So a
-    client that sends or reads slowly holds no slot.
+    client that sends or reads slowly holds no slot. An endpoint whose answer takes long, and which limits such calls on
+    its own, leaves the slot early with `scope["leave"]`.
     """
 
     def __init__(self, app: App, settings: Settings, public: frozenset[str]) -> None:
@@ -57,7 +59,7 @@ class Guard:
                 return
             self._check_load(scope)  # again: others may have come while the body arrived
             if body and scope["method"] == "POST":
-                strict_json.check(body)
+                scope["json"] = strict_json.parse(body)
         except Refusal as error:
             await _refuse(error, receive, send)
             return
@@ -72,6 +74,8 @@ class Guard:
             nonlocal slots
             self.in_flight -= slots
             slots = 0
+
+        scope["leave"] = leave
 
         async def leaving(message: Message) -> None:
             leave()
@@ -90,7 +94,7 @@ class Guard:
         host = headers.get("host", "")
         if _hostname(host) not in self.settings.hosts:
             raise Refusal(
-                400, f"this service is not called {host[:100]!r}", f"start it with {option('allow_hosts')}", "bad-host"
+                400, f"host {host[:100]!r} is not allowed", f"start it with {option('allow_hosts')}", "bad-host"
             )
 
     def _check_token(self, scope: Scope, headers: dict[str, str]) -> None:
@@ -120,7 +124,7 @@ class Guard:
             raise too_large
         parts, size, counted = [], 0, 0
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(self.limits.seconds * random.uniform(0.8, 1)):  # a crowd does not end at once
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":

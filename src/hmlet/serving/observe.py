@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import queue
+import threading
 import time
 import traceback
 import uuid
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -23,7 +27,23 @@ SECURITY_HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
+QUEUED_LINES = 10_000  # log lines that wait to be written
+CLOSING_SECONDS = 1.0
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Tally:
+    """Events that may come by the thousand: at most one log line per second says how many there were."""
+
+    def __init__(self, event: str, unit: str) -> None:
+        self._event, self._unit = event, unit
+        self._count, self._tell_at = 0, 0.0
+
+    def add(self) -> None:
+        self._count += 1
+        if time.monotonic() >= self._tell_at:
+            LOGGER.warning(self._event, extra={"fields": {self._unit: self._count}})
+            self._count, self._tell_at = 0, time.monotonic() + 1
 
 
 class Metrics:
@@ -38,16 +58,20 @@ class Metrics:
         )
         self.in_flight = Gauge("hmlet_requests_in_flight", "Requests being answered.", registry=self.registry)
         self.reloads = Counter("hmlet_reloads", "Runs offered, by outcome.", ["outcome"], registry=self.registry)
-        self._shed, self._tell_at = 0, 0.0
+        self._shed, self._aborted = Tally("shedding", "requests"), Tally("clients too slow", "connections")
+        self.aborted = Counter("hmlet_connections_aborted", "Clients that read too slowly.", registry=self.registry)
+        self.log_dropped = Gauge("hmlet_log_lines_dropped", "Lines that nobody read in time.", registry=self.registry)
         self.run = Gauge("hmlet_run_info", "The run that is served.", ["run", "model"], registry=self.registry)
 
     def shed(self) -> None:
-        """Count a request that was refused before it was parsed; one log line a second tells of them."""
+        """Count a request that was refused before it was parsed."""
         self.requests.labels("shed", 503).inc()
-        self._shed += 1
-        if time.monotonic() >= self._tell_at:
-            LOGGER.warning("shedding", extra={"fields": {"requests": self._shed}})
-            self._shed, self._tell_at = 0, time.monotonic() + 1
+        self._shed.add()
+
+    def abort(self) -> None:
+        """Count a connection whose client read too slowly or sent too much."""
+        self.aborted.inc()
+        self._aborted.add()
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -108,6 +132,42 @@ async def _fail(send: Send, error: Refusal) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+class LogWriter(logging.Handler):
+    """Writes log lines in a thread of its own: a reader who stops, or a full disk, does not stop the service.
+
+    Lines that do not fit into the queue are dropped and counted.
+    """
+
+    def __init__(self, descriptor: int, formatter: logging.Formatter, most: int = QUEUED_LINES) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self.dropped = 0
+        self._descriptor = descriptor  # not a stream: its lock would hold up the end of the process
+        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(most)
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._records.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+    def _write(self) -> None:
+        while (record := self._records.get()) is not None:
+            line = self.format(record).encode() + b"\n"
+            with suppress(OSError):
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+
+    def close(self) -> None:
+        """Write what waits, but not for longer than a moment."""
+        super().close()
+        with suppress(queue.Full):
+            self._records.put(None, timeout=CLOSING_SECONDS)
+            self._thread.join(CLOSING_SECONDS)
 
 
 class JsonLines(logging.Formatter):

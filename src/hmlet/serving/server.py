@@ -17,7 +17,7 @@ import uvicorn
 
 from hmlet.errors import ConfigError
 from hmlet.serving.app import create_app
-from hmlet.serving.observe import JsonLines
+from hmlet.serving.observe import JsonLines, LogWriter
 from hmlet.serving.protocol import impatient
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
@@ -37,13 +37,22 @@ def serve(
     torch.set_num_threads(1)  # the cores go to requests, and not to the halves of one
     sys.setswitchinterval(0.0005)  # seconds: else the thread that ranks waits ten times longer for its turn
     _allow_many_connections()
-    _log_to_stderr(settings.token)
-    service = Service(Shelf(opener, path, approximate=settings.approximate), settings)
+    log = LogWriter(sys.stderr.fileno(), JsonLines(settings.token))
+    try:
+        _log_to(log)
+        service = Service(Shelf(opener, path, approximate=settings.approximate), settings)
+        service.metrics.log_dropped.set_function(lambda: log.dropped)
+        asyncio.run(_run(_server(service, settings, listening), service))
+    finally:
+        log.close()
+
+
+def _server(service: Service, settings: Settings, listening: Callable[[str], None]) -> _Server:
     config = uvicorn.Config(
         create_app(service),
         host=settings.host,
         port=settings.port,
-        http=impatient(settings.limits, service.metrics.shed),
+        http=impatient(settings.limits, service.metrics),
         ws="none",
         log_config=None,
         access_log=False,
@@ -51,7 +60,7 @@ def serve(
         proxy_headers=False,
         timeout_graceful_shutdown=int(settings.limits.seconds),
     )
-    asyncio.run(_run(_Server(config, listening), service))
+    return _Server(config, listening)
 
 
 class _Server(uvicorn.Server):
@@ -84,15 +93,14 @@ async def _run(server: uvicorn.Server, service: Service) -> None:
 
 def _allow_many_connections() -> None:
     """Raise the soft limit on open files: 1,024, as it often is, is fewer than a slow crowd's connections."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-def _log_to_stderr(token: str | None) -> None:
-    """Structured lines of ours and of uvicorn, and nothing else, on standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(token))
+def _log_to(handler: logging.Handler) -> None:
+    """Log structured lines of ours and of uvicorn, and nothing else."""
     for name in ("hmlet.serving", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
@@ -23,7 +23,10 @@ RANKED_TOGETHER = 32  # small requests in one group: beyond it the answers come 
 
 
 class Service:
-    """A thread for small requests and one for large, so that nobody's batch delays somebody's page; one to load."""
+    """The threads: one ranks for known users, one answers other small requests, one large requests, and one loads.
+
+    So a batch does not delay a page, and neither does someone's search.
+    """
 
     def __init__(self, shelf: Shelf, settings: Settings) -> None:
         self.shelf = shelf
@@ -31,13 +34,15 @@ class Service:
         self.metrics = Metrics()
         self._waiting: dict[tuple[Served, int], list[tuple[Sequence[Id], asyncio.Future[list[Recommendation]]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._large_calls = 0  # that wait or compute
+        self._large_calls = 0  # that wait for their answer, or for the first block of it
+        self._reload_waits = False
         self._announce(shelf.current)
 
     def open(self) -> None:
         """Start the threads, and warm the run in the one that loads; `close` ends them."""
-        self._small, self._large, self._loader = (ThreadPoolExecutor(1, name) for name in ("small", "large", "loader"))
-        self._turn = asyncio.Lock()
+        self._threads = [ThreadPoolExecutor(1, name) for name in ("ranker", "single", "large", "loader")]
+        self._ranker, self._single, self._large, self._loader = self._threads
+        self._turn, self._loading = asyncio.Lock(), asyncio.Lock()
         self._loader.submit(self._warm, self.current)
 
     @staticmethod
@@ -56,14 +61,28 @@ class Service:
         """What `work` returns, unless it takes too long; work that still waits for its turn is then dropped."""
         loop = asyncio.get_running_loop()
         if not large:
-            return await self._in_time(loop.run_in_executor(self._small, work))
+            return await self._in_time(loop.run_in_executor(self._single, work))
         if self._large_calls >= self.settings.limits.large:
-            raise overloaded(f"{self._large_calls} large requests are being answered")
+            raise overloaded(f"{self._large_calls} large requests are waiting", {"connection": "close"})
         self._large_calls += 1
         try:
             return await self._in_time(loop.run_in_executor(self._large, work))
         finally:
             self._large_calls -= 1
+
+    async def stream(self, blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """Blocks of a large answer. The first is ready when this returns, so that an error still has its own status.
+
+        Each later block is computed after the client has read the one before: nobody computes what nobody reads.
+        """
+
+        async def as_they_are_read(block: bytes) -> AsyncIterator[bytes]:
+            while block:
+                yield block
+                yield (block := b"")  # sends nothing, but waits until the system has taken the block
+                block = await asyncio.get_running_loop().run_in_executor(self._large, next, blocks, b"")
+
+        return as_they_are_read(await self.compute(lambda: next(blocks, b""), large=True))
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         seconds = self.settings.limits.seconds
@@ -95,14 +114,17 @@ class Service:
         """Answer those who wait for this run and k. Who comes while the thread is busy joins the next group."""
         async with self._turn:
             waiting = self._waiting.pop((served, k))
+            waiting = [each for each in waiting if not each[1].done()]  # others have waited too long
             group, rest = waiting[:RANKED_TOGETHER], waiting[RANKED_TOGETHER:]
             if rest:
                 self._waiting[served, k] = rest
                 self._keep(self._rank(served, k))
+            if not group:
+                return
             everyone = [user for users, _ in group for user in users]
             loop = asyncio.get_running_loop()
             outcome = await asyncio.gather(
-                loop.run_in_executor(self._small, served.recommend, everyone, k), return_exceptions=True
+                loop.run_in_executor(self._ranker, served.recommend, everyone, k), return_exceptions=True
             )
         ranked = outcome[0] if isinstance(outcome[0], BaseException) else iter(outcome[0])
         for users, answer in group:
@@ -111,7 +133,7 @@ class Service:
                     answer.set_exception(ranked)
             else:
                 mine = list(islice(ranked, len(users)))
-                if not answer.done():  # else it has waited too long
+                if not answer.done():
                     answer.set_result(mine)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
@@ -121,7 +143,16 @@ class Service:
         task.add_done_callback(self._tasks.discard)
 
     async def reload(self, path: Path | None = None) -> Served:
-        """Serve another run, or the same directory read again. One that cannot be loaded is refused: the old stays."""
+        """Serve another run, or the same directory read again. One that cannot be loaded is refused: the old stays.
+
+        Loading has no time limit, so a second call is refused while the first is under way.
+        """
+        if self._loading.locked():
+            raise overloaded("another run is being loaded")
+        async with self._loading:
+            return await self._reload(path)
+
+    async def _reload(self, path: Path | None) -> Served:
         try:
             served = await asyncio.get_running_loop().run_in_executor(self._loader, self.shelf.reload, path)
         except Exception as error:  # whatever a forged run can cause, and lack of memory: the old run goes on
@@ -135,18 +166,22 @@ class Service:
         return served
 
     def reload_in_background(self) -> None:
-        """Read the served directory again; the outcome is in the log. SIGHUP calls this."""
+        """Read the served directory again, after any load under way; the outcome is in the log. SIGHUP calls this."""
 
         async def reload() -> None:
-            with suppress(Refusal):  # it is in the log
-                await self.reload()
+            async with self._loading:
+                self._reload_waits = False
+                with suppress(Refusal):  # it is in the log
+                    await self._reload(None)
 
-        self._keep(reload())
+        if not self._reload_waits:
+            self._reload_waits = True
+            self._keep(reload())
 
     def _announce(self, served: Served) -> None:
         self.metrics.run.clear()
         self.metrics.run.labels(served.name, served.run.record.model).set(1)
 
     def close(self) -> None:
-        for pool in (self._small, self._large, self._loader):
+        for pool in self._threads:
             pool.shutdown(wait=False, cancel_futures=True)

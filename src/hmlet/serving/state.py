@@ -37,7 +37,10 @@ class Served:
 
     def __init__(self, run: Recommender, path: Path, *, approximate: bool = False) -> None:
         self.run, self.path, self.data = run, path, run.data
-        learned = run.record.files.get("factors.safetensors") or run.record.files["model.safetensors"]
+        files = run.record.files
+        learned = files.get("factors.safetensors") or files.get("model.safetensors")
+        if learned is None:
+            raise RunError(f"{path} records neither factors.safetensors nor model.safetensors", "train it again")
         self.name = f"{run.record.model}-{learned[0][:12]}"
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
