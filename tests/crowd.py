@@ -62,7 +62,7 @@ class Crowd:
         self.closed: list[float] = []  # how long each connection of a misbehaving client lasted
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192) if hard > 0 else 8192, hard))
-        threading.Thread(target=server.process.wait, args=(600,), daemon=True).start()  # a full log stops a service
+        threading.Thread(target=server.process.wait, args=(600,), daemon=True).start()  # reads the log
 
     def run(self, seconds: float, rate: float, **misbehaving: int) -> Seen:
         """What ordinary requests at a rate see for so long; `slow_headers=1000` has so many of these beside them."""

@@ -39,7 +39,7 @@ def client(runs: Path) -> Iterator[TestClient]:
 def server(runs: Path) -> Iterator[Server]:
     """The service on the run `first`, as a process of its own."""
     server = Server(str(runs / "first")).wait_until_ready()
-    reading = threading.Thread(target=server.process.wait, args=(600,))  # a service whose log nobody reads would stop
+    reading = threading.Thread(target=server.process.wait, args=(600,))  # reads the log
     reading.start()
     yield server
     server.process.send(signal.SIGTERM)

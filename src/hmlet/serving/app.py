@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +15,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_json
 from starlette.exceptions import HTTPException
 
 from hmlet.errors import HmletError
+from hmlet.recommend.recommender import Recommendation
 from hmlet.serving import schemas
 from hmlet.serving.failures import BUG, Refusal, refusal, shape
 from hmlet.serving.guard import App, Guard
@@ -117,9 +119,20 @@ def _blocks(served: Served, request: schemas.ForUsers) -> Iterator[bytes]:
     """The recommendations of many users as JSON, a few users at a time."""
     users, before = max(1, BLOCK_PAIRS // request.k), b"["
     for start in range(0, len(request.users), users):
-        block = _encoded(served.recommend(request.users[start : start + users], request.k))[1:-1]
-        yield b"%s%s%s" % (before, block, b"" if start + users < len(request.users) else b"]")
+        after = b"" if start + users < len(request.users) else b"]"
+        chosen = request.users[start : start + users]
+        yield before + _encoded_fast(served.recommend(chosen, request.k)) + after  # in no variable: it would stay
         before = b","
+
+
+def _encoded_fast(answer: list[Recommendation]) -> bytes:
+    """Recommendations as JSON without the brackets of their list.
+
+    Pydantic's encoder takes a fifth of the time of Python's, during which no other thread runs; it would let NaN pass.
+    """
+    if not isfinite(sum(item["score"] for each in answer for item in each["items"])):
+        raise ValueError("a score is not finite")
+    return to_json(answer)[1:-1]
 
 
 def _encoded(value: object) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,6 +36,7 @@ class Service:
         self._waiting: dict[tuple[Served, int], list[tuple[Sequence[Id], asyncio.Future[list[Recommendation]]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._large_calls = 0  # that wait for their answer, or for the first block of it
+        self._rest_until = 0.0  # of the thread for large requests
         self._reload_waits = False
         self._announce(shelf.current)
 
@@ -80,9 +82,19 @@ class Service:
             while block:
                 yield block
                 yield (block := b"")  # sends nothing, but waits until the system has taken the block
-                block = await asyncio.get_running_loop().run_in_executor(self._large, next, blocks, b"")
+                block = await asyncio.get_running_loop().run_in_executor(self._large, self._next, blocks)
 
-        return as_they_are_read(await self.compute(lambda: next(blocks, b""), large=True))
+        return as_they_are_read(await self.compute(lambda: self._next(blocks), large=True))
+
+    def _next(self, blocks: Iterator[bytes]) -> bytes:
+        """The next block. Its thread then rests as long as it has worked: threads of one process hinder each other."""
+        time.sleep(max(0.0, self._rest_until - time.monotonic()))
+        began = time.monotonic()
+        try:
+            return next(blocks, b"")
+        finally:
+            ended = time.monotonic()
+            self._rest_until = ended + (ended - began)
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         seconds = self.settings.limits.seconds
