@@ -87,6 +87,16 @@ def test_a_file_without_a_whole_header_is_refused(content: bytes, tmp_path: Path
         tensors.read(origin(tmp_path / "t"))
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_finite_numbers_are_told_from_others(kind: torch.dtype) -> None:
+    largest = torch.finfo(kind).max
+    assert tensors.is_finite(torch.tensor([-largest, 0.0, largest], dtype=kind))
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        assert not tensors.is_finite(torch.tensor([0.0, wrong], dtype=kind))
+    assert tensors.is_finite(torch.tensor([-8.0, 8.0], dtype=kind), 8)
+    assert not tensors.is_finite(torch.tensor([-9.0, 8.0], dtype=kind), 8)
+
+
 # -- against recipe and ids ---------------------------------------------------------------------------------------
 
 
@@ -106,6 +116,7 @@ FORGED: dict[str, tuple[str, str, Callable[[Tensor], Tensor], Callable[[Run], ob
     "another width": ("factors", "users", lambda x: x[:, :-1], lambda run: run.recommend(["u1"])),
     "another type": ("factors", "items", lambda x: x.double(), lambda run: run.recommend(["u1"])),
     "not finite": ("factors", "items", poison, lambda run: run.recommend(["u1"])),
+    "huge": ("layers", "1", lambda x: 1e30 * x, lambda run: run.recommend_new([["i1"]])),
     "a narrow layer": ("layers", "1", lambda x: x[:, :-1], lambda run: run.recommend_new([["i1"]])),
     "a short layer": ("layers", "2", lambda x: x[:-1], lambda run: run.explain("u1", "i1")),
     "no matrix": ("model", "embedding", lambda x: x.reshape(-1), lambda run: run.recommend_new([["i1"]])),

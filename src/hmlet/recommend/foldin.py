@@ -29,12 +29,13 @@ from torch.nn.functional import embedding_bag
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.errors import ConfigError, DataError
+from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import Graph, propagator, training_graph
 from hmlet.models import Model, Newcomer, Pass, Side
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.loading import load_model
+from hmlet.runs.tensors import is_finite
 
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 SCALED_ON = 500  # trained nodes that give the length of a discriminant
@@ -148,13 +149,19 @@ class FoldIn:
     @torch.no_grad()
     def propagate(self, lists: Lists, embedding_BD: Tensor, messages: list[Tensor] | None = None) -> Tensor:
         """The factors of newcomers whose e⁰ is given: the model's own propagation, with stored neighbours: B × F."""
-        if not self.recipe.model.propagates:
-            return self.model.layers([embedding_BD]).factors()
-        twin = _twin(self.model, embedding_BD)
-        layers = twin.propagate(
-            _Arrivals(self.messages(lists) if messages is None else messages, lists, twin), self.how
-        )
-        return layers.factors()
+        if self.recipe.model.propagates:
+            twin = _twin(self.model, embedding_BD)
+            arriving = _Arrivals(self.messages(lists) if messages is None else messages, lists, twin)
+            layers = twin.propagate(arriving, self.how)
+        else:
+            layers = self.model.layers([embedding_BD])
+        factors_BF = layers.factors()
+        if not is_finite(factors_BF):
+            raise RunError(
+                "the numbers of this run are so large that those of a newcomer are not finite",
+                "train again with a smaller train.learning_rate",
+            )
+        return factors_BF
 
     def messages(self, lists: Lists) -> list[Tensor]:
         """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""

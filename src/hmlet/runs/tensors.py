@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -19,6 +19,7 @@ from hmlet.system.outside import Content, Origin, checked
 
 LONGEST_HEADER = 1 << 20  # bytes: a few thousand tensors
 BLOCK = 1 << 24  # numbers that are looked at together
+LARGEST = 1e12  # in a finished model: beyond it, products over a few layers overflow, and training has diverged
 _TYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -95,7 +96,7 @@ def _header(header: Content, size: int) -> tuple[list[tuple[str, _Entry]], dict[
     for name, entry in entries:
         if entry.dtype not in _TYPES:
             raise origin.fault(f": tensor {name!r}: its type {entry.dtype!r} is unknown")
-        end, begin = end + prod(entry.shape) * _TYPES[entry.dtype].itemsize, end
+        end, begin = end + math.prod(entry.shape) * _TYPES[entry.dtype].itemsize, end
         if entry.data_offsets != [begin, end]:
             raise origin.fault(f": tensor {name!r}: its place is {entry.data_offsets}, not {[begin, end]}")
     if end != size:
@@ -119,7 +120,7 @@ class Shape(NamedTuple):
 
 
 def require(tensors: Mapping[str, Tensor], expected: Mapping[str, Shape], origin: Origin) -> None:
-    """Refuse tensors other than the expected ones, and numbers that are not finite."""
+    """Refuse tensors other than the expected ones, and numbers that no product could take."""
     for name in sorted({*tensors} ^ {*expected}):
         raise origin.fault(
             f": tensor {name!r}: {'the recipe has no such tensor' if name in tensors else 'it is missing'}"
@@ -128,19 +129,19 @@ def require(tensors: Mapping[str, Tensor], expected: Mapping[str, Shape], origin
         if not expected[name].fits(tensor):
             found = Shape(tuple(tensor.shape), (tensor.dtype,))
             raise origin.fault(f": tensor {name!r}: it is {found}, and the recipe and the ids want {expected[name]}")
-        if not is_finite(tensor):
+        if not is_finite(tensor, LARGEST):
             raise origin.kind(
-                f"{origin.path}: tensor {name!r}: it has numbers that are not finite",
+                f"{origin.path}: tensor {name!r}: it has numbers that are not finite or beyond {LARGEST:g}",
                 "train again with a smaller train.learning_rate",
             )
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Whether every number is finite; a block at a time, so that this takes no memory of the tensor's size."""
+def is_finite(tensor: Tensor, most: float = math.inf) -> bool:
+    """Whether every number is finite, and none beyond `most`; a block at a time, so that this takes little memory."""
     if not tensor.is_floating_point():
         return True
-    flat = tensor.reshape(-1)
-    return all(bool(flat[start : start + BLOCK].isfinite().all()) for start in range(0, len(flat), BLOCK))
+    flat, most = tensor.reshape(-1), min(most, torch.finfo(tensor.dtype).max)
+    return all(bool((flat[start : start + BLOCK].abs() <= most).all()) for start in range(0, len(flat), BLOCK))
 
 
 def _bytes(tensor: Tensor) -> memoryview:

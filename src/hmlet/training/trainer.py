@@ -21,7 +21,7 @@ from hmlet.runs.checkpoint import CHECKPOINT, checkpoint_origin, load_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
 from hmlet.runs.directory import Epoch, RunDirectory, check_epoch
 from hmlet.runs.record import RunRecord
-from hmlet.runs.tensors import is_finite
+from hmlet.runs.tensors import LARGEST, is_finite
 from hmlet.system.outside import checked, first_line
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option
@@ -222,12 +222,13 @@ class Trainer(Learner):
         return row
 
     def _require_finite(self, *tensors: Tensor) -> None:
-        """End a training whose model has numbers that are not finite, before it is chosen or saved."""
-        if self.ranks.any(not all(map(is_finite, tensors)))[0]:
+        """End a training whose model has numbers that no run may have, before it is chosen or saved."""
+        if self.ranks.any(not all(is_finite(each, LARGEST) for each in tensors))[0]:
             solved = self.recipe.model.solved
             fix = "raise model.regularization" if solved else "lower train.learning_rate, or train.l2 if it is large"
             kept = "; the last good checkpoint is kept" if self.run.has(CHECKPOINT) else ""
-            raise TrainingError(f"the model has numbers that are not finite after step {self.state.step}", fix + kept)
+            wrong = f"the model has numbers that are not finite or beyond {LARGEST:g}"
+            raise TrainingError(f"{wrong} after step {self.state.step}", fix + kept)
 
     # -- saving and restoring -------------------------------------------------------------------------------------
 
