@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 from hmlet.cli import app, console, main
 from hmlet.cli.console import Json, note, print_json, print_line, print_table
@@ -122,6 +123,50 @@ def test_what_the_system_refuses_is_one_line_and_status_2(
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(line)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory: you tried to allocate"
+        ),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        OSError("libgomp.so.1: failed to map segment from shared object"),  # ctypes gives it no number
+        OSError(12, "Cannot allocate memory"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line_and_status_2(
+    command: Register, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    command(raising(error))
+    assert main(["probe"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: there is not enough memory: ")
+
+
+def test_a_command_with_little_memory_ends_in_one_line(tmp_path: Path) -> None:
+    code = """\
+import resource
+from pathlib import Path
+from hmlet.cli import run
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+run()
+"""
+    (tmp_path / "rows.csv").write_text("user,item\n" + "".join(f"u{n},i{n % 999}\n" for n in range(1_000_000)))
+    process = Forked(code, "data", "prepare", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out"))
+    said = process.wait()
+    assert (process.status, said.count("error: ")) == (2, 1), said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+
+
+def test_a_name_that_is_not_utf8_is_a_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "stats", os.fsdecode(b"\xff.csv")]) == 2
+    assert "'\\udcff.csv' is not UTF-8: rename the file" in capsys.readouterr().err
 
 
 def test_an_error_that_is_not_the_systems_is_a_bug_of_ours(command: Register) -> None:

@@ -84,16 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _abandon(sys.stdout)  # its reader went away (`hmlet … | head`)
         return 0
-    except OSError as error:
-        if error.errno is None:
-            raise
-        _report(_refused(error))
-        if error.filename is None:
-            _abandon(sys.stdout)
-        return HmletError.exit_code
     except Exception as error:
         if _lacks_memory(error):
             _report(HmletError("there is not enough memory", "free some, raise the limit, or use less data"))
+            return HmletError.exit_code
+        if isinstance(error, OSError) and error.errno is not None:
+            _report(_refused(error))
+            if error.filename is None:
+                _abandon(sys.stdout)
             return HmletError.exit_code
         # Typer's own usage errors differ in class between versions; all of them can say what is wrong.
         if not hasattr(error, "format_message"):
