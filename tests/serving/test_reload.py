@@ -18,7 +18,7 @@ from torch import Tensor
 from hmlet.api import Run
 from hmlet.runs.directory import RunDirectory
 from hmlet.serving.service import Service
-from hmlet.serving.settings import Settings
+from hmlet.serving.settings import Limits, Settings
 from hmlet.serving.state import Served
 
 USERS = ["gimp", "inkscape", "0ad"]
@@ -153,14 +153,14 @@ def test_a_run_that_cannot_answer_is_refused_and_the_old_one_stays(runs: Path, t
 
 def test_a_second_reload_is_refused_while_one_runs(client: TestClient, runs: Path) -> None:
     service: Service = client.service  # type: ignore[attr-defined]
-    entered, leave, load = threading.Event(), threading.Event(), service.shelf.reload
+    entered, leave, load = threading.Event(), threading.Event(), service.shelf.load
 
     def slow(path: Path | None = None) -> Served:
         entered.set()
         leave.wait(10)
         return load(path)
 
-    service.shelf.reload = slow  # type: ignore[method-assign]
+    service.shelf.load = slow  # type: ignore[method-assign]
     first = threading.Thread(target=client.post, args=("/v1/reload",), kwargs={"json": {"run": "second"}})
     first.start()
     assert entered.wait(10)
@@ -169,6 +169,24 @@ def test_a_second_reload_is_refused_while_one_runs(client: TestClient, runs: Pat
     leave.set()
     first.join(30)
     assert client.get("/v1/model").headers["x-hmlet-run"] == Served(Run.open(runs / "second"), runs).name
+
+
+def test_a_run_that_loads_too_slowly_is_never_served(runs: Path) -> None:
+    with client_of(runs / "first", Settings(reload_root=runs, limits=Limits(load_seconds=0.2))) as client:
+        service: Service = client.service  # type: ignore[attr-defined]
+        before, leave, load = service.current, threading.Event(), service.shelf.load
+
+        def slow(path: Path | None = None) -> Served:
+            leave.wait(10)
+            return load(path)
+
+        service.shelf.load = slow  # type: ignore[method-assign]
+        answer = client.post("/v1/reload", json={"run": "second"})
+        assert (answer.status_code, error_of(answer)["code"]) == (409, "run")
+        assert "longer than 0.2 seconds; the old run is still served" in error_of(answer)["message"]
+        leave.set()
+        service._loader.submit(lambda: None).result(60)  # after the late load
+        assert service.current is before
 
 
 @pytest.mark.parametrize("name", ["../first", "/etc", "link", "a\0b"])

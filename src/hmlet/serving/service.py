@@ -63,12 +63,12 @@ class Service:
         """What `work` returns, unless it takes too long; work that still waits for its turn is then dropped."""
         loop = asyncio.get_running_loop()
         if not large:
-            return await self._in_time(loop.run_in_executor(self._single, work))
+            return await self._in_time(loop.run_in_executor(self._single, work), self.settings.limits.seconds)
         if self._large_calls >= self.settings.limits.large:
             raise overloaded(f"{self._large_calls} large requests are waiting", {"connection": "close"})
         self._large_calls += 1
         try:
-            return await self._in_time(loop.run_in_executor(self._large, work))
+            return await self._in_time(loop.run_in_executor(self._large, work), self.settings.limits.seconds)
         finally:
             self._large_calls -= 1
 
@@ -96,8 +96,7 @@ class Service:
             ended = time.monotonic()
             self._rest_until = ended + (ended - began)
 
-    async def _in_time(self, work: Awaitable[T]) -> T:
-        seconds = self.settings.limits.seconds
+    async def _in_time(self, work: Awaitable[T], seconds: float) -> T:
         try:
             async with asyncio.timeout(seconds):
                 return await work
@@ -120,7 +119,7 @@ class Service:
         waiting.append((users, answer))
         if len(waiting) == 1:
             self._keep(self._rank(served, k))
-        return await self._in_time(answer)
+        return await self._in_time(answer, self.settings.limits.seconds)
 
     async def _rank(self, served: Served, k: int) -> None:
         """Answer those who wait for this run and k. Who comes while the thread is busy joins the next group."""
@@ -157,7 +156,8 @@ class Service:
     async def reload(self, path: Path | None = None) -> Served:
         """Serve another run, or the same directory read again. One that cannot be loaded is refused: the old stays.
 
-        Loading has no time limit, so a second call is refused while the first is under way.
+        A second call is refused while the first is under way. After a load that took too long, the next one begins when
+        the thread is free.
         """
         if self._loading.locked():
             raise overloaded("another run is being loaded")
@@ -166,12 +166,14 @@ class Service:
 
     async def _reload(self, path: Path | None) -> Served:
         try:
-            served = await asyncio.get_running_loop().run_in_executor(self._loader, self.shelf.reload, path)
+            loading = asyncio.get_running_loop().run_in_executor(self._loader, self.shelf.load, path)
+            served = await self._in_time(loading, self.settings.limits.load_seconds)
         except Exception as error:  # whatever a forged run can cause, and lack of memory: the old run goes on
             self.metrics.reloads.labels("refused").inc()
             LOGGER.error("reload refused", extra={"fields": {"run": str(path), "reason": str(error)}})
             known = error if isinstance(error, HmletError) else HmletError(f"{error!r:.200}", "train it again")
             raise Refusal(409, f"{known.message}; the old run is still served", known.hint, "run") from error
+        self.shelf.current = served
         self.metrics.reloads.labels("served").inc()
         self._announce(served)
         LOGGER.info("reloaded", extra={"fields": {"run": served.name}})

@@ -22,6 +22,7 @@ class Limits:
     large: int = 256  # calls for many users or the gate map that wait for the first part of their answer, likewise
     seconds: float = 10.0  # to receive the headers, to receive the body, to compute, and for the client to read a part
     answer_seconds: float = 60.0  # for the client to read an answer that the system does not take at once
+    load_seconds: float = 300.0  # to load and check a run that is to be swapped in
     connections: int = 4096  # open at once; the next one is closed with 503
     arriving_bytes: int = 16 << 20  # of all large bodies that are still being received; the next one is shed with 503
     unread_bytes: int = 16 << 20  # of all answers that clients have not read yet; beyond it, the oldest is aborted

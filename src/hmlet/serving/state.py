@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -201,16 +200,13 @@ class Shelf:
 
     def __init__(self, opener: Opener, path: Path, *, approximate: bool = False) -> None:
         self._opener, self._approximate = opener, approximate
-        self._one_at_a_time = threading.Lock()
         self.current = self._open(path)
 
     def _open(self, path: Path) -> Served:
         return Served(self._opener(path), path, approximate=self._approximate)
 
-    def reload(self, path: Path | None = None) -> Served:
-        """Serve another run, or the same directory read again; one that cannot answer leaves the old in place."""
-        with self._one_at_a_time:
-            served = self._open(path or self.current.path)
-            served.warm()
-            self.current = served
-            return served
+    def load(self, path: Path | None = None) -> Served:
+        """Another run, or the same directory read again. It has answered one question of each kind, and waits."""
+        served = self._open(path or self.current.path)
+        served.warm()
+        return served
