@@ -390,9 +390,11 @@ def test_ordinary_requests_succeed_beside_a_misbehaving_crowd(start: Start, run:
     assert ask(server, large).status_code == 200
     crowd = Crowd(server, ASK, large)
     quiet = crowd.run(1, 20)
+    before = memory_mb(server.process.pid)
     seen = crowd.run(6, 20, slow_headers=100, slow_bodies=70, slow_readers=20)
     assert quiet.refusals == seen.refusals == []
     assert set(quiet.statuses) == set(seen.statuses) == {200}
+    assert seen.megabytes - before <= 64
     assert crowd.closed
     assert max(crowd.closed) < 10
 
