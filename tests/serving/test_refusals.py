@@ -289,6 +289,7 @@ def test_every_limit_that_can_be_set_is_kept(runs: Path) -> None:
         "large",
         "seconds",
         "answer_seconds",
+        "load_seconds",
         "connections",
         "arriving_bytes",
         "unread_bytes",
