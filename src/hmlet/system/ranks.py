@@ -278,8 +278,11 @@ def _side_by_side(parts: Sequence[Tensor], width: int) -> Tensor:
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """The ranks that torchrun started, this process among them; without torchrun, this process alone."""
+def joined(given: Ranks | None = None) -> Iterator[Ranks]:
+    """The given ranks, or inside the block those that torchrun started; with neither, this process alone."""
+    if given is not None:
+        yield given
+        return
     size = int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     if size == 1:
         yield ALONE

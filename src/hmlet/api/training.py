@@ -1,38 +1,25 @@
-"""Every command as a Python function, and a finished run with what one asks of it.
-
-A function takes what its command takes. Data is a data set, a prepared directory or a named set; a run is a `Run` or
-its directory. Nothing here prints. Remarks go to the logger "hmlet", and `progress` is told how far long work is.
-
-What needs SciPy's statistics is imported where it is used: that takes a second, and recommendations do without.
-"""
+"""Recipes, plans, training and tuning: what happens before there is a run, and what makes one."""
 
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 
+from hmlet.api.runs import Run
 from hmlet.config import DEFAULT_PRESET, Recipe, Shape, resolution
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
-from hmlet.data.interactions import Id
-from hmlet.errors import ConfigError, DataError, MissingExtra, NothingHeldOut, RunError
+from hmlet.errors import ConfigError, DataError
 from hmlet.models import DEFAULT
-from hmlet.ranking.evaluation import KNOWN, Evaluation
-from hmlet.recommend.export import export as write_lists
-from hmlet.recommend.recommender import Recommender
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import recorded_data
 from hmlet.runs.record import RECORD
-from hmlet.serving.settings import Settings
 from hmlet.system.progress import Progress, hidden
 from hmlet.system.ranks import Ranks, joined
 from hmlet.system.spelling import option, override
@@ -40,48 +27,17 @@ from hmlet.system.threads import possible_threads, working_threads
 from hmlet.system.units import duration
 from hmlet.training import loop as training
 from hmlet.training.capacity import Plan, device_kind, plan_training
-from hmlet.training.environment import environment
 from hmlet.training.loop import choose_device
 from hmlet.training.planning import Sizes
-from hmlet.training.profiling import PROFILE, UNWATCHED, MeasuredRun, Profile
+from hmlet.training.profiling import UNWATCHED, Profile
 from hmlet.training.tensorboard import tensorboard_events
 from hmlet.training.trainer import EpochEvent, Listener
 from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
 from hmlet.tuning import search as tuning
 from hmlet.tuning.backend import Pruning, Sampler
 
-if TYPE_CHECKING:
-    from hmlet.analysis.result import Analysis
-    from hmlet.ranking.statistics import Comparison
-
-__all__ = [
-    "DEFAULT",
-    "RECORD",
-    "MeasuredRun",
-    "Pruning",
-    "Run",
-    "Sampler",
-    "analyze",
-    "compare",
-    "environment",
-    "evaluate",
-    "export",
-    "finish",
-    "fit",
-    "longer_recipe",
-    "plan",
-    "recorded_recipe",
-    "report",
-    "resolve",
-    "serve",
-    "tune",
-]
-
 TOLD_SECONDS = 5.0  # less time than this is not worth a word beside a progress bar
 log = logging.getLogger(__name__)
-
-
-# -- before and while a model is trained --------------------------------------------------------------------------
 
 
 def resolve(
@@ -205,7 +161,7 @@ def fit(
         dataset = _load(data, progress)
     with (
         ExitStack() as listening,
-        _together(ranks) as group,
+        joined(ranks) as group,
         _threads(choose_device(device, group), threads, chosen, begun),
         progress(f"training {chosen.model.name}") as advance,
     ):
@@ -304,202 +260,6 @@ def tune(
         )
 
 
-# -- after training -----------------------------------------------------------------------------------------------
-
-
-def evaluate(
-    run: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, *, progress: Progress = hidden
-) -> Evaluation:
-    """Full-ranking metrics of a run, averaged over users: `hmlet evaluate`.
-
-    Example: hmlet.evaluate("runs/end").metrics["ndcg"]
-
-    `mask` names the parts whose items are left out of the ranking: train or train+valid.
-    """
-    with working_threads(), progress(f"evaluating {_path(run)}") as advance:
-        return _open(run).evaluate(split, mask, k, advance)
-
-
-def compare(
-    *runs: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, progress: Progress = hidden
-) -> Comparison:
-    """Models side by side, and whether the gap between the two best can be chance: `hmlet compare`.
-
-    Example: hmlet.compare("runs/end", "runs/lightgcn").conclusion()
-
-    Runs that differ only in their seed count as one model. `Comparison.floor` has what every model has to beat: the
-    metrics of popularity on the same data, unless a run is of that model.
-    """
-    from hmlet.runs.comparison import compare_runs
-
-    with progress("evaluating") as advance:
-        return compare_runs([_open(run) for run in runs], split, mask, k, advance)
-
-
-def analyze(
-    *runs: Run | Path | str, centrality: str = "exact", device: str = "auto", progress: Progress = hidden
-) -> list[Analysis]:
-    """What the gates of each run chose and what explains it, kept in the run as analysis.json: `hmlet analyze`.
-
-    Example: hmlet.analyze("runs/end", centrality="sampled:1000")[0].verdict["degree"].verdict
-
-    Several runs of one model and data set also tell how many nodes keep their class. `centrality` is exact, sampled:N
-    (betweenness and closeness from N sources) or none; `device` computes it.
-    """
-    from hmlet.analysis.study import analysed, keep
-
-    opened, place = _open_all(runs), choose_device(device)
-    directories = [run.directory for run in opened]
-    with progress("centralities") as advance:
-        found = analysed(directories, opened[0].data, centrality, device=place, advance=advance)
-    for directory, result in zip(directories, found, strict=True):
-        try:
-            keep(directory, result)
-        except RunError as error:  # the numbers are right even if they cannot be kept
-            log.warning("the analysis is not kept in %s: %s", directory.path, error)
-    return found
-
-
-def report(
-    *runs: Run | Path | str, out: Path | str, figures: Path | str | None = None, progress: Progress = hidden
-) -> list[Path]:
-    """Write one self-contained page about runs, and return the files written, the page first: `hmlet report`.
-
-    Example: hmlet.report("runs/end", "runs/lightgcn", out="report.html")
-
-    The gates shown are those of the first run that `analyze` has seen. `figures` is a directory for every figure as SVG
-    and PNG besides.
-    """
-    from hmlet.reporting import write_report
-    from hmlet.runs.comparison import compare_runs, floor_of
-
-    opened = _open_all(runs)
-    with progress("comparing") as advance:
-        try:
-            scores = [run.evaluate("test", "train", 20) for run in opened]
-            comparison = compare_runs(opened, advance=advance) if len(opened) > 1 else None
-            floor = floor_of(opened) if comparison is None else comparison.floor
-        except NothingHeldOut as error:  # the page has its other figures
-            log.warning("the report has no test scores: %s", error.message)
-            scores, comparison, floor = [], None, None
-    return write_report(
-        [run.directory for run in opened],
-        Path(out),
-        comparison=comparison,
-        scores=scores,
-        floor=floor,
-        figures=None if figures is None else Path(figures),
-    )
-
-
-def export(
-    run: Run | Path | str,
-    out: Path | str,
-    k: int = 20,
-    users: Iterable[Id] | None = None,
-    mask: str = KNOWN,
-    *,
-    allow: Iterable[Id] | None = None,
-    deny: Iterable[Id] | None = None,
-    progress: Progress = hidden,
-    ranks: Ranks | None = None,
-) -> int:
-    """Write the top-k of users to a .parquet, .csv or .jsonl file and return its number of rows: `hmlet export`.
-
-    Example: hmlet.export("runs/end", "topn.parquet", k=20)
-
-    `users` are all by default. `mask` names the parts whose items are left out; `allow` and `deny` are lists of items.
-    Processes that torchrun started share the work; `ranks` are those of a group already joined.
-    """
-    with _together(ranks) as group, working_threads(), progress("exporting") as advance:
-        opened = _open(run)
-        chosen = None if users is None else opened.data.users.indices(users).astype(np.int64)
-        return write_lists(opened, out, k, chosen, mask, opened.allowed(allow, deny), advance, group)
-
-
-def serve(
-    run: Run | Path | str,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    token: str | None = None,
-    allow_hosts: Sequence[str] = (),
-    reload_root: Path | str | None = None,
-    approximate: bool = False,
-    listening: Callable[[str], None] = lambda address: None,
-) -> None:
-    """Serve a run over HTTP until the process is told to stop: `hmlet serve`.
-
-    Example: hmlet.serve("runs/end", port=8000)
-
-    Requests must carry the bearer `token`, by default that of HMLET_TOKEN; an address that other machines can reach
-    needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `listening` is told the address once
-    requests are answered there.
-    """
-    if token is None and "HMLET_TOKEN" in os.environ:
-        token = os.environ["HMLET_TOKEN"].strip()
-    root = None if reload_root is None else Path(reload_root)
-    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate)
-    try:
-        from hmlet.serving import server
-    except ImportError as error:
-        raise MissingExtra("hmlet serve", str(error.name), "serve") from error
-    server.serve(_path(run), Run.open, settings, listening)
-
-
-# -- a run ------------------------------------------------------------------------------------------------------
-
-
-class Run(Recommender):
-    """A finished run: its data, its factors, what they recommend, and how good they are.
-
-    Example: hmlet.Run.open("runs/end").recommend(["gimp"], k=5)
-    """
-
-    @property
-    def still_improving(self) -> bool:
-        """Whether validation was best at the very end of a constant schedule: more epochs may give more."""
-        train, record = self.recipe.train, self.record
-        ended = record.best_epoch == train.epochs > train.validate_every
-        return bool(record.valid) and ended and train.schedule == "constant"
-
-    @property
-    def profile(self) -> MeasuredRun | None:
-        """Where the time of the training went, if it was profiled: the content of profile.json."""
-        if PROFILE not in self.record.files:
-            return None
-        return cast("MeasuredRun", self.directory.read_json(PROFILE))
-
-    def analyze(self, *, centrality: str = "exact", device: str = "auto", progress: Progress = hidden) -> Analysis:
-        """What the gates chose, and what explains it; see `hmlet.analyze`."""
-        (found,) = analyze(self, centrality=centrality, device=device, progress=progress)
-        return found
-
-    def report(self, out: Path | str, *, figures: Path | str | None = None, progress: Progress = hidden) -> list[Path]:
-        """Write a page about this run; see `hmlet.report`."""
-        return report(self, out=out, figures=figures, progress=progress)
-
-    export = export
-    serve = serve
-
-
-# -- what the functions share -------------------------------------------------------------------------------------
-
-
-def _path(run: Run | Path | str) -> Path:
-    return run.directory.path if isinstance(run, Run) else Path(run)
-
-
-def _open(run: Run | Path | str) -> Run:
-    return run if isinstance(run, Run) else Run.open(run)
-
-
-def _open_all(runs: Sequence[Run | Path | str]) -> list[Run]:
-    if not runs:
-        raise ConfigError("there is no run to look at", "name at least one")
-    return [_open(run) for run in runs]
-
-
 def _require_data(data: Dataset | Path | str) -> None:
     if not isinstance(data, Dataset | Path | str):
         raise DataError(f"cannot train on a {type(data).__name__}", "make a data set of it: Dataset.from_frame(…)")
@@ -541,16 +301,6 @@ def _threads(
     if threads is None and begun is not None and begun.record.hardware.kind == "cpu":
         threads = min(begun.record.hardware.threads, possible_threads())
     return working_threads(threads, measured=not recipe.train.deterministic)
-
-
-@contextmanager
-def _together(ranks: Ranks | None) -> Iterator[Ranks]:
-    """The given ranks, or for the length of the call those that torchrun started."""
-    if ranks is not None:
-        yield ranks
-        return
-    with joined() as group:
-        yield group
 
 
 def _warn(recipe: Recipe, device: str) -> None:
