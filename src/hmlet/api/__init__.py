@@ -5,7 +5,7 @@ its directory. Nothing here prints. Remarks go to the logger "hmlet", and `progr
 """
 
 from hmlet.api.runs import Run, analyze, compare, evaluate, export, report, serve
-from hmlet.api.training import finish, fit, longer_recipe, plan, recorded_recipe, resolve, tune
+from hmlet.api.training import alternatives, finish, fit, longer_recipe, plan, recorded_recipe, resolve, tune
 from hmlet.models import DEFAULT
 from hmlet.runs.record import RECORD
 from hmlet.training.environment import environment
@@ -19,6 +19,7 @@ __all__ = [
     "Pruning",
     "Run",
     "Sampler",
+    "alternatives",
     "analyze",
     "compare",
     "environment",

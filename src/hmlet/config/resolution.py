@@ -20,7 +20,6 @@ from hmlet.losses import LOSSES
 from hmlet.models import MODELS, ModelConfig
 from hmlet.system.outside import read_text
 from hmlet.system.spelling import option
-from hmlet.system.spelling import option
 
 Preset = Literal["hmlet", "fitted", "gpu", "best", "paper", "authors"]
 DEFAULT_PRESET: Preset = "hmlet"
