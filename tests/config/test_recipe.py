@@ -173,7 +173,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     assert "use `preset` hmlet" in unknown
     assert "use `preset` hmlet" in message(resolve, "bpr", "authors")
     assert "'gpu/gowalla'" in message(resolve, "hmlet-end", "gpu/gowalla")  # a directory of recipes, and no preset
-    assert "hmlet or gpu or paper or authors" in message(resolve, "hmlet-end", "fast")
+    assert "hmlet or gpu or best or paper or authors" in message(resolve, "hmlet-end", "fast")
     assert "name" in message(Recipe.from_toml, "[model]\nlayers = 3")
     assert "model" in message(Recipe.from_toml, "seed = 3")
 
@@ -212,4 +212,4 @@ def test_the_presets_say_what_the_paper_and_the_authors_did() -> None:
         assert (recipe.model.gate_hidden, recipe.model.gate_dropout) == ((512, 128, 64), 0.2)
         assert (recipe.train.batch_size, recipe.train.learning_rate) == (2048, 1e-3)
         assert (recipe.train.l2, recipe.train.edge_dropout) == (1e-4, 0.4)
-    assert set(get_args(Preset)) == {"hmlet", "fitted", "gpu", "paper", "authors"}
+    assert set(get_args(Preset)) == {"hmlet", "fitted", "gpu", "best", "paper", "authors"}
