@@ -60,7 +60,7 @@ def row(data: str, model: str, options: argparse.Namespace) -> dict[str, object]
             "test": {name: round(metrics[name], 4) for name in ("ndcg", "recall", "precision")},
             "valid_ndcg": None if record["valid"] is None else round(record["valid"]["ndcg"], 4),
             **{key: record[key] for key in kept},
-            "forecasts": [line for line in said if "this run takes" in line],
+            "forecasts": [line for line in said if "takes about" in line],
             "config": (run / "config.toml").read_text(encoding="utf-8"),
         }
 

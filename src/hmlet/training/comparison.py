@@ -20,7 +20,7 @@ from hmlet.training.steps import deterministic
 SHARE = 4  # a short training has this fraction of the epochs, on the whole schedule
 SELECTION = "ndcg"
 Told = Callable[[float, float], None]
-"""What is told once how long everything will take, and how much of that the comparison."""
+"""What is told once how long the comparison takes, and a whole training by the first recipe."""
 
 
 class Compared(NamedTuple):
@@ -39,7 +39,7 @@ def compare(
 
     def tell(whole: float) -> None:
         if told is not None:
-            told(whole * (1 + comparing), whole * comparing)
+            told(whole * comparing, whole)
 
     found = [
         Compared(recipe, _after_short_training(data, recipe, device, ranks, None if at else tell))

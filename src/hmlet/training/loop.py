@@ -88,7 +88,7 @@ def fit(
     if ranks.rank:
         tell = untold
     recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
-    path, compared = Path(out), None
+    path, compared, chosen_in = Path(out), None, 0.0
     if (resume or (extend and deadline is None)) and (path / RECORD).is_file():
         recipe = _as_begun(path, recipes, shorter=deadline is not None)
         deadline = None
@@ -102,7 +102,9 @@ def fit(
             ends = time.monotonic() + (deadline - time.monotonic()) / (1 + len(recipes) / SHARE)
             ends = deadline if len(recipes) == 1 else ends
             recipes = [_fitted_in(data, each, place, ranks, ends, tell) for each in recipes]
+        began = time.monotonic()
         recipe, compared = _best(data, recipes, place, ranks, tell)
+        chosen_in = time.monotonic() - began
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
@@ -116,7 +118,7 @@ def fit(
             return run
         watch = profile or UNWATCHED
         with watch.phase("graph and model"):
-            trainer = Trainer(data, recipe, place, run, watch, ranks, deadline, tell)
+            trainer = Trainer(data, recipe, place, run, watch, ranks, deadline, tell, chosen_in)
             trainer.restore()
         try:
             with watch.phase("training"):
@@ -184,8 +186,9 @@ def _best(
     losses = " and ".join(each.train.loss for each in recipes)
     tell(f"comparing the losses {losses} on the validation part, with 1/{SHARE} of the epochs each")
 
-    def told(whole: float, comparing: float) -> None:
-        tell(f"this run takes about {duration(whole)}, of which the comparison takes {duration(comparing)}")
+    def told(comparing: float, training: float) -> None:
+        first = recipes[0].train.loss
+        tell(f"the comparison takes about {duration(comparing)}, a training by {first} then {duration(training)}")
 
     compared = compare(data, recipes, device, ranks, told)
     worths = {each.recipe.train.loss: each.ndcg for each in compared}

@@ -104,9 +104,11 @@ class Trainer(Learner):
         ranks: Ranks = ALONE,
         deadline: float | None = None,
         tell: Tell = untold,
+        before: float = 0.0,
     ) -> None:
         super().__init__(data, recipe, device, watch, ranks)
         self.run, self.deadline, self.tell = run, deadline, tell
+        self.before = before  # seconds of this run that went into the choice of its recipe
         self.state = LoopState()
         self.best: dict[str, Tensor] = {}
         self._stopped_by_time = False
@@ -166,7 +168,7 @@ class Trainer(Learner):
         self.forecast.stretch(self.state.step)
         if self.forecast.left() > LONG and self.ranks.size == 1:
             rehearse(self, self.forecast)
-        spent = self.state.seconds + time.monotonic() - self._started_at
+        spent = self.before + self.state.seconds + time.monotonic() - self._started_at
         train, last = self.recipe.train, self.state.expected_end(self.recipe.train)
         whole = spent + self.forecast.left(last)
         if self._told is None or not 1 / CHANGED < whole / self._told < CHANGED:
