@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 TRAINING = [
@@ -51,7 +52,9 @@ def undisturbed(run: Path, log: Path, call: str) -> tuple[list[int], str]:
     ended = train(run, log, [f"trace={call}"])
     require(ended.returncode == 0, ended.stderr)
     lines = [line.split(maxsplit=1) for line in log.read_text(errors="replace").splitlines()]
-    own = [said for process, said in lines if process == lines[0][0] and said.startswith(f"{call}(")]
+    calls = [(process, said) for process, said in lines if said.startswith(f"{call}(")]
+    writer = Counter(process for process, said in calls if str(run) in said).most_common(1)
+    own = [said for process, said in calls if writer and process == writer[0][0]]  # strace counts by process
     return [number for number, said in enumerate(own, 1) if str(run) in said], factors(run)
 
 
