@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -53,9 +54,14 @@ def undisturbed(run: Path, log: Path, call: str) -> tuple[list[int], str]:
     require(ended.returncode == 0, ended.stderr)
     lines = [line.split(maxsplit=1) for line in log.read_text(errors="replace").splitlines()]
     calls = [(process, said) for process, said in lines if said.startswith(f"{call}(")]
-    writer = Counter(process for process, said in calls if str(run) in said).most_common(1)
+    writer = Counter(process for process, said in calls if touches(said, run)).most_common(1)
     own = [said for process, said in calls if writer and process == writer[0][0]]  # strace counts by process
-    return [number for number, said in enumerate(own, 1) if str(run) in said], factors(run)
+    return [number for number, said in enumerate(own, 1) if touches(said, run)], factors(run)
+
+
+def touches(said: str, run: Path) -> bool:
+    """Whether a call is for a file of the run, and does not only print its name."""
+    return re.search(rf'[<"]{re.escape(str(run))}[/>"]', said) is not None
 
 
 def survives(run: Path, log: Path, call: str, error: str, number: int, expected: str) -> bool:
@@ -63,7 +69,7 @@ def survives(run: Path, log: Path, call: str, error: str, number: int, expected:
     where = f"{call} {error} number {number}"
     ended = train(run, log, [f"trace={call}", f"inject={call}:error={error}:when={number}"])
     hit = [line for line in log.read_text(errors="replace").splitlines() if "(INJECTED)" in line]
-    if not any(str(run) in line for line in hit):
+    if not any(touches(line, run) for line in hit):
         return False  # the number of calls before it differs a little from one process to the next
     require(ended.returncode in (0, 2), f"{where}: exit status {ended.returncode}\n{ended.stderr}")
     require("Traceback" not in ended.stderr, f"{where}: {ended.stderr}")
