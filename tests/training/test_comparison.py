@@ -85,17 +85,27 @@ def test_each_loss_has_its_own_settings() -> None:
 def test_a_short_training_is_the_shortened_recipe(data: Dataset, tmp_path: Path) -> None:
     """What a run of a quarter of the epochs has at its end, to the last bit."""
     recipes = [recipe("bpr"), recipe("multinomial")]
-    found = {each.recipe.train.loss: each.ndcg for each in compare(data, recipes, CPU)}
+    found = {each.recipe.train.loss: each.ndcg for each in compare(data, recipes, [0.25, 0.25], CPU)}
     for each in recipes:
         run = loop.fit(data, shortened(each, 2).changed(["train.validate_every=2"]), tmp_path / each.train.loss)
         assert run.record.valid is not None
         assert found[each.train.loss] == run.record.valid["ndcg"]
 
 
+def test_small_data_is_compared_by_whole_trainings_and_large_data_by_a_quarter(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"bpr": 10.0, "softmax": 30.0, "multinomial": 1000.0}
+    monkeypatch.setattr(comparison, "_nominal_seconds", lambda recipe, *rest: seconds[recipe.train.loss])
+    recipes = [recipe(loss) for loss in seconds]
+    assert comparison.shares(data, recipes, "cpu") == [1.0, 0.5, 0.25]
+    assert comparison.shares(data, recipes, "cuda") == [0.25, 0.25, 0.25]
+
+
 def test_the_best_comes_first_and_of_equals_the_first(monkeypatch: pytest.MonkeyPatch, data: Dataset) -> None:
     worth = {"bpr": 0.2, "softmax": 0.3, "multinomial": 0.3}
     monkeypatch.setattr(comparison, "_after_short_training", lambda data, recipe, *rest: worth[recipe.train.loss])
-    found = compare(data, [recipe(loss) for loss in worth], CPU)
+    found = compare(data, [recipe(loss) for loss in worth], [1.0] * 3, CPU)
     assert [each.recipe.train.loss for each in found] == ["softmax", "multinomial", "bpr"]
 
 
@@ -116,7 +126,7 @@ def test_the_time_of_the_comparison_is_told(data: Dataset, monkeypatch: pytest.M
     told: list[tuple[float, float]] = []
     longer = ["train.epochs=32", "train.batch_size=240"]
     recipes = [recipe("bpr", *longer), recipe("softmax", *longer)]
-    compare(data, recipes, CPU, told=lambda *both: told.append(both))
+    compare(data, recipes, [0.25, 0.25], CPU, told=lambda *both: told.append(both))
     assert told == [(64 * 0.5, 64)]
 
 
@@ -181,6 +191,7 @@ def test_a_budget_counts_the_comparison(
         return recipe
 
     monkeypatch.setattr(loop, "_fitted_in", fitted)
+    monkeypatch.setattr(loop, "shares", lambda *rest: [0.25, 0.25])
     loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", deadline=time.monotonic() + 300)
     assert ends == pytest.approx([200, 200], abs=1)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from operator import mul
 from typing import NamedTuple
 
 import torch
@@ -17,7 +19,8 @@ from hmlet.training.forecast import FORETOLD_AFTER, LONG, WARM_UP, Forecast, reh
 from hmlet.training.learner import Learner
 from hmlet.training.steps import deterministic
 
-SHARE = 4  # a short training has this fraction of the epochs, on the whole schedule
+SHARE = 0.25  # of the epochs, which a short training has at least, on the whole schedule
+WORTH = {"cpu": 15.0, "cuda": 2.0}  # seconds that a short training is worth: small data is compared by whole trainings
 SELECTION = "ndcg"
 Told = Callable[[float, float], None]
 """What is told once how long the comparison takes, and a whole training by the first recipe."""
@@ -30,29 +33,44 @@ class Compared(NamedTuple):
     ndcg: float
 
 
+def shares(data: Dataset, recipes: Sequence[Recipe], device: str) -> list[float]:
+    """Which part of its epochs each recipe is compared by."""
+    return [min(1.0, max(SHARE, WORTH[device] / _nominal_seconds(recipe, data, device))) for recipe in recipes]
+
+
 def compare(
-    data: Dataset, recipes: Sequence[Recipe], device: torch.device, ranks: Ranks = ALONE, told: Told | None = None
+    data: Dataset,
+    recipes: Sequence[Recipe],
+    parts: Sequence[float],
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    told: Told | None = None,
 ) -> list[Compared]:
-    """Every recipe after a short training, the best first; of equals, the one that came first."""
-    nominal = [_nominal_seconds(recipe, data, device.type) for recipe in recipes]
-    comparing = sum(nominal) / nominal[0] / SHARE  # in whole trainings by the first recipe
+    """Every recipe after a part of its training, the best first; of equals, the one that came first."""
+    seconds = [_nominal_seconds(recipe, data, device.type) for recipe in recipes]
+    comparing = sum(map(mul, seconds, parts)) / seconds[0]  # in whole trainings by the first recipe
 
     def tell(whole: float) -> None:
         if told is not None:
             told(whole * comparing, whole)
 
     found = [
-        Compared(recipe, _after_short_training(data, recipe, device, ranks, None if at else tell))
-        for at, recipe in enumerate(recipes)
+        Compared(recipe, _after_short_training(data, recipe, part, device, ranks, None if at else tell))
+        for at, (recipe, part) in enumerate(zip(recipes, parts, strict=True))
     ]
     return sorted(found, key=lambda each: -each.ndcg)
 
 
 def _after_short_training(
-    data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks, told: Callable[[float], None] | None
+    data: Dataset,
+    recipe: Recipe,
+    part: float,
+    device: torch.device,
+    ranks: Ranks,
+    told: Callable[[float], None] | None,
 ) -> float:
     """Validation NDCG@20 at its end. `told` is told after a few seconds how long a whole training would take."""
-    epochs = -(-recipe.train.epochs // SHARE)
+    epochs = math.ceil(part * recipe.train.epochs)
     began = time.monotonic()
     with deterministic(recipe.train.deterministic):
         learner = Learner(data, shortened(recipe, epochs), device, ranks=ranks)

@@ -23,7 +23,7 @@ from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option, override
 from hmlet.system.stopping import StopRequest
 from hmlet.system.units import duration, readable
-from hmlet.training.comparison import SHARE, compare
+from hmlet.training.comparison import compare, shares
 from hmlet.training.forecast import measure_pace, shortened, within_budget
 from hmlet.training.planning import Sizes, memory_plan, plainly_fits, require_memory
 from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
@@ -97,13 +97,13 @@ def fit(
         recipes = _possible(data, recipes, place, ranks, tell)
         if deadline is not None or len(recipes) > 1:
             require_new(path)
+        parts = shares(data, recipes, place.type) if len(recipes) > 1 else []
         if deadline is not None:
-            # A comparison takes its share of the time.
-            ends = time.monotonic() + (deadline - time.monotonic()) / (1 + len(recipes) / SHARE)
-            ends = deadline if len(recipes) == 1 else ends
+            now = time.monotonic()  # the comparison takes its part of the time
+            ends = now + (deadline - now) / (1 + sum(parts))
             recipes = [_fitted_in(data, each, place, ranks, ends, tell) for each in recipes]
         began = time.monotonic()
-        recipe, compared = _best(data, recipes, place, ranks, tell)
+        recipe, compared = _best(data, recipes, parts, place, ranks, tell)
         chosen_in = time.monotonic() - began
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
@@ -178,19 +178,19 @@ def _possible(data: Dataset, recipes: Sequence[Recipe], device: torch.device, ra
 
 
 def _best(
-    data: Dataset, recipes: Sequence[Recipe], device: torch.device, ranks: Ranks, tell: Tell
+    data: Dataset, recipes: Sequence[Recipe], parts: Sequence[float], device: torch.device, ranks: Ranks, tell: Tell
 ) -> tuple[Recipe, Mapping[str, float] | None]:
     """The only recipe, or the best of several after a short training by each, with what these gave by loss."""
     if len(recipes) == 1:
         return recipes[0], None
     losses = " and ".join(each.train.loss for each in recipes)
-    tell(f"comparing the losses {losses} on the validation part, with 1/{SHARE} of the epochs each")
+    tell(f"comparing the losses {losses} on the validation part, by short trainings")
 
     def told(comparing: float, training: float) -> None:
         first = recipes[0].train.loss
         tell(f"the comparison takes about {duration(comparing)}, a training by {first} then {duration(training)}")
 
-    compared = compare(data, recipes, device, ranks, told)
+    compared = compare(data, recipes, parts, device, ranks, told)
     worths = {each.recipe.train.loss: each.ndcg for each in compared}
     best = compared[0].recipe
     tell(
