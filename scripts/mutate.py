@@ -1,55 +1,82 @@
 """Would the tests notice? Breaks a module one small way at a time: `python scripts/mutate.py losses/sampling`.
 
 A mutant is one change of a module's syntax tree: a comparison, an arithmetic or boolean operator, a constant moved by
-one, a returned value replaced by None, or a statement deleted. The module is compiled from the changed tree in a fresh
-process, which then runs the test files listed for it and stops at the first failure. A mutant survives if they all
-pass. Mutants are drawn with a fixed seed, so a score can be made again; nothing is written into src/.
+one, a returned value replaced by None, or a statement deleted. A mutant survives if every test of the module passes.
+
+PyTorch and the other heavy libraries are imported once, and pytest starts once for each module. When the tests import
+the module, the process forks for every mutant; the child executes the changed tree and goes on. Nothing is written
+into src/. The first child has the module as it is: it records how long each test takes and which functions it calls.
+A mutant then meets the tests that call its function, fastest first, and is killed by the first failure, or by a time
+limit. Tests that run the program in another process do not see the mutant there.
+
+Mutants are drawn with a fixed seed. scripts/equivalent_mutants.toml lists those that change nothing a caller can see,
+with the reason; they are left out of the score.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import importlib
 import json
 import os
 import random
-import subprocess
+import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TypedDict
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "hmlet"
+EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 # Each module, and the test files that know its right answers.
+DEFAULTS, PLANS = "config/test_defaults.py", ("training/test_floor.py", "training/test_planning.py")
+PROPAGATION = (DEFAULTS, "models/test_propagation.py", *PLANS)
+CLOSED_FORMS = (DEFAULTS, "models/test_closed_forms.py", *PLANS)
+LOOP = ("training/test_loop.py", "training/test_resume.py", "training/test_forecast.py")
 MODULES: dict[str, tuple[str, ...]] = {
     "ranking/metrics": ("ranking/test_metrics.py",),
     "ranking/statistics": ("ranking/test_statistics.py",),
     "ranking/evaluation": ("ranking/test_evaluation.py",),
-    "ranking/scoring": ("ranking/test_scoring.py", "ranking/test_evaluation.py"),
+    "ranking/scoring": ("ranking/test_scoring.py", "ranking/test_evaluation.py", "ranking/test_top_k.py"),
     "ranking/top_k": ("ranking/test_top_k.py",),
-    "losses/sampling": ("losses/test_sampling.py",),
-    "losses/base": ("losses",),
-    **{
-        f"losses/{name}": ("losses", "test_contract.py")
-        for name in ("bpr", "softmax", "softmax_at_k", "bsl", "multinomial")
-    },
-    "graph/kernels/log_sum_exp": ("graph/kernels/test_log_sum_exp.py", "losses"),
     "reproduction/differences": ("reproduction/test_differences.py",),
-    "training/steps": ("training/test_steps.py", "training/test_optimizer.py", "training/test_loop.py"),
-    "training/optimizer": ("training/test_optimizer.py",),
-    **{f"training/{name}": ("training/test_loop.py", "training/test_resume.py") for name in ("loop", "trainer")},
-    "models/base": ("models", "test_contract.py"),
-    "models/hmlet": ("models/test_hmlet.py", "models/test_propagation.py", "models/test_gating.py"),
-    "models/gating": ("models/test_gating.py", "models/test_hmlet.py", "models/test_propagation.py"),
-    **{f"models/{name}": ("models/test_propagation.py",) for name in ("lightgcn", "lrgccf", "ngcf", "gcmc", "mf")},
-    "models/pinsage": ("models/test_pinsage.py", "models/test_propagation.py"),
-    "models/wrmf": ("models/test_wrmf.py",),
+    "losses/sampling": ("losses/test_sampling.py", "training/test_planning.py"),
     **{
-        f"models/{name}": ("models/test_closed_forms.py",)
-        for name in ("ease", "gfcf", "chebycf", "itemknn", "popularity")
+        f"losses/{name}": (DEFAULTS, "losses", *PLANS)
+        for name in ("base", "bpr", "softmax", "softmax_at_k", "bsl", "multinomial")
+    },
+    "graph/layers": ("graph/test_layers.py", "models/test_propagation.py"),
+    "graph/kernels/log_sum_exp": ("graph/kernels/test_log_sum_exp.py", "losses"),
+    "training/steps": ("training/test_steps.py", "training/test_optimizer.py", *LOOP),
+    "training/optimizer": ("training/test_optimizer.py",),
+    "training/learner": ("training/test_steps.py", *LOOP),
+    "training/forecast": ("training/test_forecast.py",),
+    **dict.fromkeys(("training/loop", "training/trainer"), LOOP),
+    "models/base": (DEFAULTS, "models", *PLANS, "test_contract.py"),
+    "models/hmlet": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
+    "models/gating": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
+    **{f"models/{name}": PROPAGATION for name in ("lightgcn", "lrgccf", "ngcf", "gcmc")},
+    "models/mf": (*PROPAGATION, "models/test_newcomer.py", "recommend/test_foldin.py"),
+    "models/pinsage": ("models/test_pinsage.py", *PROPAGATION),
+    "models/wrmf": ("models/test_wrmf.py", *PROPAGATION, "models/test_newcomer.py", "recommend/test_foldin.py"),
+    "models/popularity": (*CLOSED_FORMS, "models/test_newcomer.py"),
+    **{
+        f"models/{name}": CLOSED_FORMS
+        for name in ("ease", "gfcf", "chebycf", "itemknn", "item_item", "spectral_filter")
     },
 }
 COMPARISONS = {
@@ -61,105 +88,99 @@ OPERATORS = {
     ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 DELETED = (ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Delete)
-# Run in the fresh process: compile the module from the mutant's text before anything imports it.
-RUNNER = """
-import importlib.abc, importlib.util, sys
-name, source, origin, *tests = sys.argv[1:]
-class Mutant(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, wanted, path=None, target=None):
-        if wanted == name:
-            return importlib.util.spec_from_file_location(
-                name, origin, loader=self, submodule_search_locations=[] if origin.endswith("__init__.py") else None)
-    def create_module(self, spec): return None
-    def exec_module(self, module): exec(compile(open(source).read(), origin, "exec"), module.__dict__)
-sys.meta_path.insert(0, Mutant())
-import pytest
-sys.exit(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", "not slow and not browser", *tests]))
-"""
+# Imported once, before anything forks.
+SHARED = (
+    "torch", "torch._dynamo", "numpy", "scipy.stats", "scipy.sparse.linalg", "pyarrow.parquet", "polars", "pandas",
+    "pydantic", "hypothesis", "safetensors.torch",
+)  # fmt: skip
+KILLED, TIMEOUT, SURVIVED, UNCALLED = "killed", "timeout", "survived", "no test calls it"
+
+
+# -- mutants ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: where it is, what it does, and the line as it was."""
+    """One change: where it is, what it does, the line as it was, and the first line of the function that it is in."""
 
-    module: str
     line: int
     change: str
     was: str
-    source: str
+    function: int | None
 
 
-@dataclass(frozen=True)
-class Result:
-    """What the tests said of a mutant: killed, survived or timeout (which counts as killed)."""
-
-    module: str
-    line: int
-    change: str
-    was: str
-    outcome: str
-    seconds: float
-
-
-def mutants(module: str) -> list[Mutant]:
-    """Every mutant of a module, in the order of its lines."""
-    text = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
-    plain, lines = ast.unparse(ast.parse(text)), text.splitlines()
-    found: dict[str, Mutant] = {}
-    for index in range(sum(1 for _ in ast.walk(ast.parse(text)))):
-        tree = ast.parse(text)
-        node = list(ast.walk(tree))[index]
-        for kind, line in changes(node):
-            source = ast.unparse(ast.fix_missing_locations(tree))
-            if source != plain:
-                found[source] = Mutant(module, line, kind, lines[line - 1].strip(), source)
-    return sorted(found.values(), key=lambda each: each.line)
+def mutants(tree: ast.Module, lines: Sequence[str]) -> Iterator[Mutant]:
+    """Every mutant of a module; while one is yielded, the tree is so changed."""
+    kept, inside = set(_kept(tree)), dict[ast.AST, int | None]({tree: None})
+    for node in list(ast.walk(tree)):
+        for child in ast.iter_child_nodes(node):
+            within = isinstance(node, ast.FunctionDef) and child in node.body
+            inside[child] = _first_line(node) if within else inside[node]
+        if node not in kept:
+            for change, line, place in changes(node):
+                yield Mutant(line, change, lines[line - 1].strip(), inside[place])
 
 
-def changes(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """Change a node in each way that it has, one at a time: what was done and in which line, while it is so."""
+def changes(node: ast.AST) -> Iterator[tuple[str, int, ast.AST]]:
+    """Change a node in each way that it has, one at a time: what was done, in which line, and where in the tree."""
     line = getattr(node, "lineno", 0)
     if isinstance(node, ast.Compare):
-        for at, operator in enumerate(node.ops):
-            node.ops[at] = COMPARISONS[type(operator)]()
-            yield f"comparison: {ast.unparse(node)}", line
-            node.ops[at] = operator
+        for at, comparison in enumerate(node.ops):
+            node.ops[at] = COMPARISONS[type(comparison)]()
+            yield f"comparison: {ast.unparse(node)}", line, node
+            node.ops[at] = comparison
     elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        node.op = OPERATORS[type(node.op)]()
-        yield f"arithmetic: {ast.unparse(node)}", line
+        operator, node.op = node.op, OPERATORS[type(node.op)]()
+        yield f"arithmetic: {ast.unparse(node)}", line, node
+        node.op = operator
     elif isinstance(node, ast.BoolOp):
-        node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
-        yield f"boolean: {ast.unparse(node)}", line
+        either, node.op = node.op, ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+        yield f"boolean: {ast.unparse(node)}", line, node
+        node.op = either
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        node.op = ast.UAdd()
-        yield f"arithmetic: {ast.unparse(node)}", line
+        minus, node.op = node.op, ast.UAdd()
+        yield f"arithmetic: {ast.unparse(node)}", line, node
+        node.op = minus
     elif isinstance(node, ast.If | ast.IfExp | ast.While):
-        test = node.test
-        node.test = ast.UnaryOp(ast.Not(), test)
-        yield f"boolean: {ast.unparse(node.test)}", line
+        test, node.test = node.test, ast.UnaryOp(ast.Not(), node.test)
+        yield f"boolean: {ast.unparse(node.test)}", line, node
         node.test = test
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         value = node.value
         for moved in [not value] if isinstance(value, bool) else [value + 1, value - 1]:
             node.value = moved
-            yield f"constant: {moved} instead of {value}", line
+            yield f"constant: {moved} instead of {value}", line, node
         node.value = value
-    elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
-        node.value = ast.Constant(None)
-        yield "return None", line
-    for field in ("body", "orelse", "finalbody"):
-        statements = getattr(node, field, None)
+    elif isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
+        returned, node.value = node.value, ast.Constant(None)
+        yield "return None", line, node
+        node.value = returned
+    for name in ("body", "orelse", "finalbody"):
+        statements = getattr(node, name, None)
         if not isinstance(statements, list) or isinstance(node, ast.Module | ast.ClassDef):
             continue
         for at, statement in enumerate(statements):
             if isinstance(statement, DELETED) and not _is_text(statement):
                 statements[at] = ast.Pass()
-                yield f"deleted: {ast.unparse(statement)}", statement.lineno
+                yield f"deleted: {ast.unparse(statement)}", statement.lineno, statement
                 statements[at] = statement
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _kept(tree: ast.Module) -> Iterator[ast.AST]:
+    """What no test could notice: unions in annotations, and what only guards against mistakes of ours, which are the
+    keywords of `zip` and `dataclass`."""
+    for node in ast.walk(tree):
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(annotation, ast.AST):
+                yield from (each for each in ast.walk(annotation) if isinstance(each, ast.BinOp))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("zip", "dataclass"):
+            yield from (keyword.value for keyword in node.keywords)
+
+
+def _first_line(function: ast.AST) -> int:
+    """The first line as its code object has it: a decorator's, where there is one."""
+    assert isinstance(function, ast.FunctionDef)
+    return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -167,35 +188,232 @@ def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def run(mutant: Mutant, tests: tuple[str, ...], limit: float) -> Result:
-    """Run the tests against a mutant."""
-    began = time.monotonic()
-    origin = PACKAGE / f"{mutant.module}.py"
-    name = "hmlet." + mutant.module.replace("/", ".")
-    with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file:
-        file.write(mutant.source)
-        file.flush()
-        command = [sys.executable, "-c", RUNNER, name, file.name, str(origin), *(f"tests/{each}" for each in tests)]
+# -- tests --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sight:
+    """What the tests do with the unchanged module: how long each takes, and the first lines of functions it calls."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    calls: dict[str, list[int]] = field(default_factory=dict)
+
+    def stages(self, mutant: Mutant) -> list[list[str]]:
+        """The tests that call a mutant's function, by file: the fastest file first, and in it the fastest test."""
+        chosen: dict[str, list[str]] = {}
+        for test in sorted(self.seconds, key=self.seconds.__getitem__):
+            if mutant.function is None or mutant.function in self.calls[test]:
+                chosen.setdefault(_file(test), []).append(test)
+        return sorted(chosen.values(), key=self.total)
+
+    def total(self, tests: Sequence[str]) -> float:
+        """Seconds that some tests take together."""
+        return sum(self.seconds[test] for test in tests)
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+class Trial(MetaPathFinder, Loader):
+    """Puts each mutant in the module's place, in a process of its own. Also the pytest plugin that watches and sorts.
+
+    The process that imports the module tries every mutant, writes the outcomes and ends inside the import.
+    """
+
+    def __init__(self, module: str, drawn: set[int], limit: float, scratch: Path) -> None:
+        self.origin, self.name = str(PACKAGE / f"{module}.py"), "hmlet." + module.replace("/", ".")
+        self.drawn, self.limit = drawn, limit
+        self.outcomes, self.seen = scratch / "outcomes.json", scratch / "seen.json"
+        self.sight: Sight | None = None  # of the child that has no mutant
+        self.tests: list[str] | None = None  # of a child that has one, all in one file
+        self.called: set[int] = set()  # in this test, or by the import of all tests before there is one
+        self.imported: set[int] = set()
+        self.fixtures: dict[str, set[int]] = {}  # by name
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return spec_from_file_location(fullname, self.origin, loader=self) if fullname == self.name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        text = Path(self.origin).read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        child = _fork()
+        if not child:
+            self.sight = Sight()
+            sys.settrace(self._trace)
+            threading.settrace(self._trace)
+            exec(compile(tree, self.origin, "exec"), module.__dict__)
+            return
+        if _outcome(child, 600.0) != SURVIVED:
+            os._exit(1)
+        sight, outcomes = Sight(**json.loads(self.seen.read_text())), {}
+        for at, mutant in enumerate(mutants(tree, text.splitlines())):
+            if at not in self.drawn:
+                continue
+            outcomes[at] = UNCALLED
+            for tests in sight.stages(mutant):
+                child = _fork()
+                if not child:
+                    self.tests = tests
+                    exec(compile(ast.fix_missing_locations(tree), self.origin, "exec"), module.__dict__)
+                    return
+                outcomes[at] = _outcome(child, min(self.limit, 10 + 5 * sight.total(tests)))
+                if outcomes[at] != SURVIVED:
+                    break
+        self.outcomes.write_text(json.dumps(outcomes))
+        os._exit(0)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code.co_filename == self.origin:
+            self.called.add(frame.f_code.co_firstlineno)
+
+    def pytest_configure(self) -> None:
+        """A failure has to be found, not made small."""
+        from hypothesis import Phase, settings
+
+        settings.register_profile("mutants", settings.default, phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        skipped = (
+            self.tests is not None and collection_path.is_file() and collection_path != ROOT / _file(self.tests[0])
+        )
+        return True if skipped else None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.tests is not None:
+            place = {test: at for at, test in enumerate(self.tests)}
+            items[:] = sorted((each for each in items if each.nodeid in place), key=lambda each: place[each.nodeid])
+        self.imported = set(self.called)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+        """What a fixture calls, everyone calls who has it, though only the first of them makes it."""
+        before, self.called = self.called, set()
         try:
-            done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, timeout=limit)
-            outcome = "survived" if done.returncode == 0 else "killed"
-        except subprocess.TimeoutExpired:
-            outcome = "timeout"
-    about = {key: value for key, value in asdict(mutant).items() if key != "source"}
-    return Result(**about, outcome=outcome, seconds=round(time.monotonic() - began, 1))
+            return (yield)
+        finally:
+            self.fixtures.setdefault(fixturedef.argname, set()).update(self.called)
+            self.called |= before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.called, began = set(self.imported), time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            if self.sight is not None:
+                made = [self.fixtures.get(name, set()) for name in getattr(item, "fixturenames", [])]
+                self.sight.seconds[item.nodeid] = time.perf_counter() - began
+                self.sight.calls[item.nodeid] = sorted(self.called.union(*made))
+
+    def pytest_sessionfinish(self) -> None:
+        if self.sight is not None:
+            self.seen.write_text(json.dumps(asdict(self.sight)))
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+def _fork() -> int:
+    """As os.fork; the child leads a process group, so that all that it starts can be ended with it."""
+    gc.freeze()  # or every collection in the child would walk through all that was imported, and copy its pages
+    child = os.fork()
+    if not child:
+        os.setsid()
+    return child
 
 
-def healthy(module: str, limit: float) -> float:
-    """The seconds that the tests of the unchanged module take; they have to pass, or no mutant could survive."""
+def _outcome(child: int, limit: float) -> str:
+    """How a child that runs tests ended. No test left to run (5) kills nothing."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return SURVIVED if os.waitstatus_to_exitcode(status) in (0, 5) else KILLED
+        time.sleep(0.01)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return TIMEOUT
+
+
+def outcomes(module: str, tests: Sequence[str], drawn: set[int], limit: float = 120.0) -> dict[int, str]:
+    """What the tests say of some mutants of a module, by their places in `mutants`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        trial = Trial(module, drawn, limit, Path(scratch))
+        log = Path(scratch) / "log"
+        server = _fork()
+        if not server:
+            with log.open("w") as written:
+                os.dup2(written.fileno(), 1)
+                os.dup2(written.fileno(), 2)
+            sys.meta_path.insert(0, trial)
+            where = [f"--basetemp={scratch}/tmp", f"--rootdir={ROOT}", *(f"tests/{each}" for each in tests)]
+            what = ["-x", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-m", "not slow and not browser"]
+            os._exit(pytest.main([*what, *where], plugins=[trial]))
+        os.waitpid(server, 0)
+        if not trial.outcomes.exists():
+            sys.exit(f"the tests of {module} do not pass, or do not import it:\n{log.read_text()}")
+        return {int(at): outcome for at, outcome in json.loads(trial.outcomes.read_text()).items()}
+
+
+# -- score --------------------------------------------------------------------------------------------------------
+
+
+def equivalent(module: str) -> set[tuple[str, str]]:
+    """The mutants that change nothing a caller can see: the line as it was, and the change."""
+    listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
+    return {(each["was"], change) for each in listed.get(module, []) for change in each["changes"]}
+
+
+class Survivor(TypedDict):
+    """A mutant that no test noticed."""
+
+    line: int
+    was: str
+    change: str
+    outcome: str
+
+
+class Score(TypedDict):
+    """A module's score: `drawn` of all its mutants, those listed as equivalent, and of the others those killed."""
+
+    tests: tuple[str, ...]
+    mutants: int
+    drawn: int
+    equivalent: int
+    killed: int
+    survivors: list[Survivor]
+
+
+def try_module(module: str, sample: int, seed: int, limit: float, before: Score | None) -> Score:
+    """Try mutants of a module: a sample, all of them (0), or the survivors of an earlier score, which it brings up to
+    date."""
     text = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
-    result = run(Mutant(module, 0, "none", "", text), MODULES[module], limit)
-    if result.outcome != "survived":
-        sys.exit(f"the tests of {module} do not pass without a mutant ({result.outcome})")
-    return result.seconds
+    every = list(mutants(ast.parse(text), text.splitlines()))
+    listed = equivalent(module)
+    stale = listed - {(each.was, each.change) for each in every}
+    if stale:
+        sys.exit(f"{EQUIVALENT.name} lists what is not a mutant of {module}: {sorted(stale)}")
+    if before is not None:
+        again = {(each["was"], each["change"]) for each in before["survivors"]}
+        drawn = {at for at, each in enumerate(every) if (each.was, each.change) in again}
+    else:
+        drawn = set(random.Random(seed).sample(range(len(every)), min(sample or len(every), len(every))))
+    tried = {at for at in drawn if (every[at].was, every[at].change) not in listed}
+    found = outcomes(module, MODULES[module], tried, limit) if tried else {}
+    survivors = [
+        Survivor(line=every[at].line, was=every[at].was, change=every[at].change, outcome=found[at])
+        for at in sorted(found, key=lambda at: every[at].line)
+        if found[at] not in (KILLED, TIMEOUT)
+    ]
+    number = before["drawn"] if before is not None else len(drawn)
+    skipped = len(drawn) - len(tried) + (before["equivalent"] if before is not None else 0)
+    return Score(
+        tests=MODULES[module],
+        mutants=len(every),
+        drawn=number,
+        equivalent=skipped,
+        killed=number - skipped - len(survivors),
+        survivors=survivors,
+    )
 
 
 def main() -> None:
@@ -203,41 +421,49 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", choices=[[], *MODULES], default=[], metavar="MODULE")
     parser.add_argument("--sample", type=int, default=40, help="mutants of each module; 0 takes all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one mutant at most")
-    parser.add_argument("--record", type=Path, help="a JSON file for the result")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file of tests at most")
+    parser.add_argument("--record", type=Path, help="a JSON file for the scores; those of other modules are kept")
+    parser.add_argument("--again", action="store_true", help="try only the survivors that the record has")
     options = parser.parse_args()
-    results: list[Result] = []
+    prepare()
     for module in options.modules or MODULES:
-        found = mutants(module)
-        drawn = random.Random(options.seed).sample(found, min(options.sample or len(found), len(found)))
-        usual = healthy(module, options.limit)
-        for mutant in sorted(drawn, key=lambda each: each.line):
-            results.append(run(mutant, MODULES[module], min(options.limit, 10 + 5 * usual)))
-            if results[-1].outcome == "survived":
-                print(f"{module}.py:{mutant.line} {mutant.change}  (was: {mutant.was})", flush=True)
-        print(f"{module}: {score(results, module)} of {len(drawn)} killed ({len(found)} mutants in all)", flush=True)
-    if options.record:
-        options.record.write_text(json.dumps(record(results, options.seed), indent=1, ensure_ascii=False) + "\n")
+        scores = read(options.record)
+        if options.again and not scores[module]["survivors"]:
+            continue
+        began = time.monotonic()
+        before = scores[module] if options.again else None
+        score = try_module(module, options.sample, options.seed, options.limit, before)
+        for each in score["survivors"]:
+            print(f"{module}.py:{each['line']} {each['change']}  (was: {each['was']})  {each['outcome']}", flush=True)
+        counts = f"{score['drawn']} of {score['mutants']} mutants, {score['equivalent']} equivalent"
+        print(f"{module}: {score['killed']} killed; {counts}; {time.monotonic() - began:.0f} s", flush=True)
+        if options.record:
+            write(options.record, {**read(options.record), module: score}, options.sample, options.seed)
 
 
-def score(results: list[Result], module: str) -> int:
-    return sum(each.module == module and each.outcome != "survived" for each in results)
+def prepare() -> None:
+    """Import what no mutant changes, as the tests have it: one thread each, examples that do not change."""
+    os.environ.update(OMP_NUM_THREADS="1", CI="1")
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT / "src"))
+    for name in SHARED:
+        importlib.import_module(name)
 
 
-def record(results: list[Result], seed: int) -> dict[str, object]:
-    modules = sorted({each.module for each in results})
-    return {
-        "seed": seed,
-        "modules": {
-            module: {
-                "tests": MODULES[module],
-                "mutants": sum(each.module == module for each in results),
-                "killed": score(results, module),
-            }
-            for module in modules
-        },
-        "survivors": [asdict(each) for each in results if each.outcome == "survived"],
-    }
+def read(path: Path | None) -> dict[str, Score]:
+    """The scores of a record by module; none where there is no record yet."""
+    if path is None or not path.exists():
+        return {}
+    scores: dict[str, Score] = json.loads(path.read_text(encoding="utf-8"))["modules"]
+    return scores
+
+
+def write(path: Path, scores: dict[str, Score], sample: int, seed: int) -> None:
+    """Put scores into a record, in the order of MODULES."""
+    ordered = {module: scores[module] for module in MODULES if module in scores}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"seed": seed, "sample": sample, "modules": ordered}
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

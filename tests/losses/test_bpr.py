@@ -6,9 +6,14 @@ import math
 
 import pytest
 import torch
+from planted import csr
 
-from hmlet.losses.base import penalty, row_norms
-from hmlet.losses.bpr import bpr, margins
+from hmlet.errors import DataError
+from hmlet.graph.layers import JoinedBy, Layers
+from hmlet.losses.base import LossConfig, penalty, row_norms
+from hmlet.losses.bpr import BPR, bpr, margins
+from hmlet.losses.sampling import Triplets
+from hmlet.system.ranks import ALONE
 
 
 def test_bpr_of_a_hand_computed_batch() -> None:
@@ -53,3 +58,31 @@ def test_gradients_equal_finite_differences() -> None:
     )
     assert torch.autograd.gradcheck(lambda *rows: bpr(margins(*rows)), inputs)
     assert torch.autograd.gradcheck(lambda *rows: penalty(row_norms(rows[:2]), rows[2:]), inputs)
+
+
+@pytest.mark.parametrize("times", [1, 5], ids=["few rows", "more rows than nodes"])
+@pytest.mark.parametrize(("joined_by", "scale"), [("mean", 1.0), ("concatenation", 0.5), ("last", 1.0)])
+def test_a_batch_costs_what_loops_over_its_triplets_say(joined_by: JoinedBy, scale: float, times: int) -> None:
+    """Of 3 users and 4 items; a large batch takes the fused path, which `last` does not have."""
+    tables = [
+        torch.randn(7, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in range(3)
+    ]
+    triplets = [(0, 1, 3), (2, 0, 2)] * times
+    parts = {"mean": [sum(tables) / 3], "concatenation": [table * scale for table in tables], "last": tables[-1:]}
+    total = rows = 0.0
+    for user, positive, negative in triplets:
+        margin = sum(float(x[user] @ (x[3 + positive] - x[3 + negative])) for x in parts[joined_by])
+        total += math.log(1 + math.exp(-margin))
+        rows += sum(float(tables[0][node].square().sum()) for node in (user, 3 + positive, 3 + negative))
+    layers = Layers(tables, tables[0], joined_by=joined_by, scale=scale)
+    batch = Triplets(*torch.tensor(triplets).T)
+    value, norms = BPR(LossConfig())(layers, batch, 3, ALONE)
+    assert value.item() == pytest.approx(total / len(triplets), rel=1e-12)
+    assert norms.item() == pytest.approx(rows / len(triplets), rel=1e-12)
+
+
+def test_users_without_any_or_with_every_item_cannot_be_compared() -> None:
+    loss = BPR(LossConfig())
+    loss.require(csr([(0, 0), (0, 1), (1, 1)], 3), 2)
+    with pytest.raises(DataError, match="some, but not all"):
+        loss.require(csr([(0, 0), (0, 1)], 3), 2)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hmlet.reproduction.differences import differences
+from hmlet.ranking.statistics import SIGNIFICANT
+from hmlet.reproduction.differences import Difference, differences
 
 
 def block_p(first: list[float], second: list[float]) -> float:
@@ -56,3 +57,17 @@ def test_a_family_counts_a_repeated_pair_once_and_a_lone_seed_not_at_all() -> No
     assert missing.verdict == missing.unpaired_verdict == "not run"
     (lower,) = differences([(base, far)])
     assert lower.verdict == "lower"
+
+
+@pytest.mark.parametrize(
+    ("percent", "p", "verdict"),
+    [
+        (0.5, 0.049, "higher"),
+        (-0.5, 0.049, "lower"),
+        (0.5, SIGNIFICANT, "no clear difference"),
+        (0.5, None, "too few seeds"),
+    ],
+)
+def test_a_verdict_needs_a_p_below_the_limit(percent: float, p: float | None, verdict: str) -> None:
+    assert Difference(percent, None, None, holm_p=p).verdict == verdict
+    assert Difference(percent, None, unpaired_p=p).unpaired_verdict == verdict

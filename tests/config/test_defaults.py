@@ -1,0 +1,119 @@
+"""Every default of a model and a loss, written down a second time: one that moves changes every result after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hmlet.config import resolve
+from hmlet.losses import LOSSES
+from hmlet.models import MODELS
+
+EMBEDDED = {"embedding_size": 64, "initial_deviation": 0.1, "start": "random"}
+HMLET = {
+    **EMBEDDED,
+    "layers": 4,
+    "gate_types": None,
+    "activation": "elu",
+    "leaky_slope": 0.01,
+    "nonlinear_input": "bypassed",
+    "readout": "mean",
+    "gate_hidden": (512, 128, 64),
+    "gate_dropout": 0.2,
+    "gate_choice": "learned",
+    "gate_training": "soft",
+    "gate_noise": True,
+    "gate_ranking": "argmax",
+    "gate_warmup": 0,
+    "temperature": "text",
+    "temperature_speed": 1.0,
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("hmlet-end", "hmlet-all", "hmlet-front", "hmlet-middle"), HMLET),
+    "lightgcn": {**EMBEDDED, "layers": 4},
+    "lr-gccf": {**EMBEDDED, "layers": 3, "transform": True},
+    "ngcf": {**EMBEDDED, "layers": 3, "message_dropout": 0.1, "leaky_slope": 0.2},
+    "gc-mc": {**EMBEDDED, "layers": 1, "hidden_dropout": 0.1},
+    "pinsage": {**EMBEDDED, "layers": 2, "neighbours": 20, "walks": 50, "walk_length": 4},
+    "bpr": EMBEDDED,
+    "wrmf": {**EMBEDDED, "alpha": 10.0, "regularization": 0.01},
+    "popularity": {},
+    "itemknn": {"neighbours": 200, "shrinkage": 10.0},
+    "ease": {"neighbours": 0, "regularization": 5.0},
+    "gf-cf": {"neighbours": 0, "vectors": 256, "alpha": 0.3},
+    "cheby-cf": {"neighbours": 0, "vectors": 256, "alpha": 0.2, "order": 8, "flatness": 1.5, "degree_power": 0.4},
+}
+SOFTMAX = {
+    "similarity": "cosine",
+    "temperature": 0.1,
+    "temperature_end": None,
+    "temperature_learned": False,
+    "negatives": 0,
+}
+LOSS_SETTINGS: dict[str, dict[str, Any]] = {
+    "bpr": {},
+    "softmax": SOFTMAX,
+    "multinomial": SOFTMAX,
+    "softmax@k": {**SOFTMAX, "k": 20, "weight_temperature": 1.0},
+    "bsl": {**SOFTMAX, "positives": 4, "temperature_ratio": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_settings_of_a_model(name: str) -> None:
+    config: Any = MODELS[name].Config
+    assert config(name=name).model_dump(exclude={"name"}) == SETTINGS[name]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_settings_of_a_loss(name: str) -> None:
+    assert LOSSES[name].Config().model_dump() == LOSS_SETTINGS[name]
+
+
+def named(fact: str, of_config: bool = True) -> set[str]:
+    """The models, HMLET's variants as one, of which something holds."""
+    return {model.Config.family for model in MODELS.values() if getattr(model.Config if of_config else model, fact)}
+
+
+def test_what_is_known_of_a_model_before_there_is_a_graph() -> None:
+    closed = {"popularity", "itemknn", "ease", "gf-cf", "cheby-cf"}
+    assert named("solved") == {"wrmf", *closed}
+    assert named("splits") == {"hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr"}
+    assert named("propagates") == {"hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc"}
+    assert {model.Config.family: model.Config.step_share for model in MODELS.values()} == {
+        **dict.fromkeys(("hmlet", "lightgcn"), 1.0),
+        **dict.fromkeys(("lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf", *closed), 0.25),
+    }
+    assert {name: model.Config.losses for name, model in MODELS.items() if model.Config.losses is not None} == (
+        dict.fromkeys(("wrmf", *sorted(closed)), ())
+    )
+
+
+def test_what_is_known_of_the_layers_of_a_model() -> None:
+    assert named("self_loops", of_config=False) == {"lr-gccf"}
+    assert {name for name, model in MODELS.items() if not model.propagates_layers} == {"ngcf"}
+    joined: dict[str, set[str]] = {}
+    for model in MODELS.values():
+        joined.setdefault(str(model.joined_by), set()).add(model.Config.family)
+    assert joined["concatenation"] == {"lr-gccf", "ngcf"}
+    assert joined["last"] == {"gc-mc", "pinsage", "popularity"}
+
+
+def test_depth_and_width_of_the_defaults() -> None:
+    depths = {
+        name: resolve(name).model.depth for name in ("hmlet-end", "lightgcn", "lr-gccf", "gc-mc", "pinsage", "bpr")
+    }
+    assert depths == {"hmlet-end": 4, "lightgcn": 4, "lr-gccf": 3, "gc-mc": 1, "pinsage": 1, "bpr": 0}
+    assert {name: resolve(name, overrides=["model.embedding_size=8"]).model.columns for name in ("bpr", "ngcf")} == {
+        "bpr": 8,
+        "ngcf": 8,
+    }
+    assert (MODELS["popularity"].Config().columns, MODELS["popularity"].Config().widest) == (1, 1)
+
+
+def test_what_is_known_of_a_loss() -> None:
+    assert {name for name, loss in LOSSES.items() if loss.tempered} == {"softmax", "multinomial", "softmax@k", "bsl"}
+    assert {name for name, loss in LOSSES.items() if loss.counts_users} == {"multinomial"}
+    assert not LOSSES["bpr"].Config().scheduled
+    assert LOSSES["bpr"].Config().ranked_by == "dot"
