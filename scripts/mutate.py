@@ -63,7 +63,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "graph/kernels/log_sum_exp": ("graph/kernels/test_log_sum_exp.py", "losses"),
     "training/steps": ("training/test_steps.py", "training/test_optimizer.py", *LOOP),
     "training/optimizer": ("training/test_optimizer.py",),
-    "training/learner": ("training/test_steps.py", *LOOP),
+    "training/learner": ("training/test_learner.py", "training/test_steps.py", *LOOP),
     "training/forecast": ("training/test_forecast.py",),
     **dict.fromkeys(("training/loop", "training/trainer"), LOOP),
     "models/base": (DEFAULTS, "models", *PLANS, "test_contract.py"),
