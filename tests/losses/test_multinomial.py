@@ -156,8 +156,15 @@ def test_the_penalty_is_that_of_drawn_pairs() -> None:
 
 def test_an_epoch_has_as_many_users_as_there_are() -> None:
     loss = loss_of("cosine")
-    train = Csr(np.arange(0, 22, 2), np.tile(np.array([0, 1], dtype=np.int32), 10))
-    assert [loss.steps(train, size) for size in (4, 10, 1000)] == [3, 1, 1]
+    ends = [*range(0, 22, 2), 20]  # ten users with two items each, and one with nothing
+    train = Csr(np.array(ends), np.tile(np.array([0, 1], dtype=np.int32), 10))
+    assert [loss.steps(train, size) for size in (4, 5, 10, 1000)] == [3, 2, 1, 1]
+
+
+def test_its_nodes_are_its_users_and_every_item() -> None:
+    loss = loss_of("dot")
+    nodes = loss.nodes(sampler_of(loss, "user").sample(100, torch.Generator()), N_USERS)
+    assert nodes.tolist() == [*COUNTED, *range(N_USERS, N_USERS + N_ITEMS)]
 
 
 def test_its_floor_has_the_matrix_products() -> None:

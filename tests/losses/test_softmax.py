@@ -188,6 +188,36 @@ def test_its_floor_has_the_matrix_products() -> None:
         assert sum(part.operations for part in parts if part.name == "readout and loss") == 3 * 2 * users * 40 * 8
 
 
+WORK = {"size": 8, "batch": 10, "depth": 3, "storage": 2, "n_users": 60, "n_items": 40}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sampled_numbers", "rows", "products"),
+    [
+        ("bpr", {}, 10 * 7, 3 * 10, 0),  # 3 draws, a place, 2 offsets and an item for each triplet
+        ("softmax", {}, 10 * 6, 10 + 40, 3 * 10 * 40),
+        ("softmax", {"negatives": 4}, 10 * 6, 10 + 4, 3 * 10 * 4),
+        ("bsl", {"positives": 2}, 5 * 8, 5 + 40, 3 * 5 * 40),
+        ("multinomial", {}, 0, 10 + 40, 3 * 10 * 40),
+        ("multinomial", {"negatives": 4}, 0, 10 + 4, 3 * 10 * 4),
+    ],
+)
+def test_the_work_of_a_batch(
+    name: str, settings: dict[str, Any], sampled_numbers: int, rows: int, products: int
+) -> None:
+    """Rows of 8 numbers of e⁰ in 4 bytes and of three layers in 2, read and written; products of rows of 8."""
+    parts = {part.name: part for part in LOSSES[name](LOSSES[name].Config(**settings)).work(**WORK)}
+    assert (parts["sampling"].moved if "sampling" in parts else 0) == 8 * sampled_numbers
+    assert parts["readout and loss"].moved == 2 * rows * 8 * (4 + 3 * 2)
+    assert parts["readout and loss"].operations == 2 * products * 8
+
+
+def test_the_nodes_of_a_batch_are_its_users_and_their_own_items() -> None:
+    for name, items in (("softmax", [2, 7, 0, 22]), ("bsl", [2, 5, 7, 7, 0, 11, 22, 3])):
+        nodes = loss_of(name, {"positives": 2} if name == "bsl" else {}).nodes(batch(name, sampled=True), N_USERS)
+        assert nodes.tolist() == [0, 3, 3, 4, *(N_USERS + item for item in items)]
+
+
 LEARNED = ["train.epochs=2", "train.validate_every=1", "train.draw=interaction"]
 
 

@@ -93,8 +93,9 @@ class PairSampler(_Rows):
         n_items: int,
         device: torch.device | str = "cpu",
         draw: Draw = "user",
-        positives: int = 1,
-        others: int = 0,
+        *,
+        positives: int,
+        others: int,
     ) -> None:
         super().__init__(train, n_items, device, draw)
         self.positives, self.others = positives, others

@@ -142,7 +142,7 @@ class Softmax(Tempered[Pairs]):
     # -- what it draws --------------------------------------------------------------------------------------------
 
     def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> PairSampler:
-        return PairSampler(train, n_items, device, draw, self.positives, self.config.negatives)
+        return PairSampler(train, n_items, device, draw, positives=self.positives, others=self.config.negatives)
 
     def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Pairs:
         users, others = PairSampler.users_of(size, self.positives), self.config.negatives
