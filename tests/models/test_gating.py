@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import oracles
 import pytest
 import torch
 from scipy.stats import binom
+from torch import Tensor, nn
 
 from hmlet.graph.kernels import gumbel_softmax, mix
 from hmlet.models import Pass
-from hmlet.models.gating import LINEAR, NONLINEAR, Gate
+from hmlet.models.gating import LINEAR, NONLINEAR, Gate, batch_norm, gate_weights, gate_work
+from hmlet.system.ranks import Ranks
 
 LOGITS = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-2.0, 0.3], [4.0, 3.5], [-3.0, 3.0]])
 DRAWS = 40_000
@@ -96,3 +100,41 @@ def test_gate_dropout_leaves_the_expected_share_and_scale() -> None:
     torch.testing.assert_close(dropped[dropped != 0].unique(), torch.tensor([1.25]))
     assert dropout(ones, 0.2, Pass(), len(ones)) is ones
     assert dropout(ones, 0.0, Pass(dropout=generator(1)), len(ones)) is ones
+
+
+@dataclass(frozen=True)
+class FirstOfTwo(Ranks):
+    """A rank that meets another, which sends the moments of its own rows."""
+
+    other_2H: Tensor | None = None
+
+    def gather(self, x_MF: Tensor, n: int) -> Tensor:
+        assert self.other_2H is not None
+        assert n == self.size
+        return torch.cat([x_MF, self.other_2H[None]])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_over_two_ranks_is_that_of_all_nodes(training: bool) -> None:
+    """Seven nodes, of which the first rank has four."""
+    x_NH = torch.randn(7, 3, generator=generator(1), dtype=torch.float64) * 2 + 5
+    ours, whole = (nn.BatchNorm1d(3).double().train(training) for _ in range(2))
+    for norm in (ours, whole):
+        norm.weight.data.copy_(torch.tensor([0.5, 1.5, -1.0]))
+        norm.bias.data.copy_(torch.tensor([1.0, -2.0, 0.0]))
+    ranks = FirstOfTwo(size=2, other_2H=torch.stack(torch.var_mean(x_NH[4:], dim=0, correction=0)))
+    torch.testing.assert_close(batch_norm(x_NH[:4], ours, ranks, 7), whole(x_NH)[:4], rtol=1e-12, atol=1e-12)
+    for (name, found), expected in zip(ours.named_buffers(), whole.buffers(), strict=True):
+        torch.testing.assert_close(found, expected, msg=name)
+    assert ours.num_batches_tracked == int(training)
+
+
+def test_the_work_of_a_gate_on_ten_nodes() -> None:
+    """An MLP 6 → 4 → 2 in 2 bytes a number: 32 weights, a multiply and an add for each and each node."""
+    assert gate_weights(3, (4,)) == 6 * 4 + 4 * 2 == 32
+    for resting, products in ((False, 3), (True, 2)):
+        parts = gate_work(10, 3, (4,), 2, resting)
+        assert sum(part.operations for part in parts) == products * 2 * 10 * 32
+        table = 10 * 3 * 2
+        dense = [10 * 2 * (6 + 4), 10 * 2 * 2 * (6 + 4) + table, 10 * 2 * (4 + 2), 10 * 2 * 2 * (4 + 2)]
+        assert [part.moved for part in parts] == [*dense, 3 * table, 3 * table]

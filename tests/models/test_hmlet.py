@@ -8,7 +8,9 @@ import pytest
 import torch
 from planted import graph
 
+from hmlet.errors import ConfigError
 from hmlet.models import MODELS, NOISE_FREE, Model, ModelConfig, build
+from hmlet.models.gating import gate_work
 from hmlet.models.hmlet import HmletConfig, temperature, variant_types
 
 GENERATOR = torch.Generator()
@@ -94,3 +96,29 @@ def test_ranking_pass_is_noise_free_unless_the_recipe_says_so() -> None:
 def test_gates_rest_during_the_warmup_only() -> None:
     assert HmletConfig(gate_warmup=3).warmup == 3
     assert MODELS["lightgcn"].Config().warmup == 0
+
+
+def test_a_shorter_training_has_a_shorter_warmup_and_a_faster_temperature() -> None:
+    shorter = HmletConfig(gate_warmup=10, temperature_speed=1.5).over(0.25)
+    assert (shorter.gate_warmup, shorter.temperature_speed) == (2, 6.0)
+    assert HmletConfig().over(1 / 3).temperature_speed == 3.0  # six digits, so that a recipe stays readable
+
+
+def test_lighter_settings_halve_the_gates_until_one_is_left() -> None:
+    assert HmletConfig(layers=3, gate_hidden=(8, 4)).lighter() == [
+        ["model.layers=2", "model.layers=1"],
+        ["model.gate_hidden=[4,2]", "model.gate_hidden=[2,1]"],
+    ]
+    assert HmletConfig(layers=2, gate_types=("gated", "linear"), gate_hidden=()).lighter() == [[]]
+
+
+def test_what_gates_add_to_a_step() -> None:
+    """Two gates of an MLP 6 → 4 → 2: 32 weights each. Random gates have none."""
+    config = HmletConfig(embedding_size=3, gate_hidden=(4,))
+    assert (config.weights(resting=False), config.weights(resting=True)) == (64, 0)
+    assert len(config.work(10, 4, resting=False)) == 2 * len(gate_work(10, 3, (4,), 4))
+    random = HmletConfig(embedding_size=3, gate_hidden=(4,), gate_choice="random")
+    assert random.work(10, 4, resting=False) == []
+    with pytest.raises(ConfigError, match="random gates"):
+        random.require_newcomers()
+    config.require_newcomers()
