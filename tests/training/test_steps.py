@@ -10,8 +10,9 @@ from planted import checkerboard
 from torch import Tensor
 
 from hmlet.config import Recipe, resolve
+from hmlet.models import NOISE_FREE
 from hmlet.training.learner import Learner
-from hmlet.training.steps import GradientSteps, learning_rate
+from hmlet.training.steps import GradientSteps, SolverSteps, deterministic, learning_rate
 
 EPOCHS = 4
 ONE_STEP = [f"train.epochs={EPOCHS}", "train.batch_size=480", "train.learning_rate=0.02", "model.embedding_size=8"]
@@ -85,3 +86,97 @@ def test_a_trained_gate_follows_the_gradient_of_the_loss() -> None:
     for old, new, gradient in zip(before, weights, gradients, strict=True):
         assert gradient.any()
         torch.testing.assert_close(new - old, -0.02 * gradient / (gradient.abs() + 1e-8), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights_too", [False, True])
+def test_the_loss_of_a_batch_is_bpr_and_its_penalty(weights_too: bool) -> None:
+    settings = ["train.edge_dropout=0", "train.l2=0.3", f"train.l2_weights={str(weights_too).lower()}"]
+    made, steps = learner("lr-gccf", *settings)
+    drawn = steps.generator.get_state()
+    user, positive, negative = steps.sampler.sample(480, steps.generator)
+    steps.generator.set_state(drawn)
+    users, items = made.model.factors(made.operator, NOISE_FREE)
+    margins = (users[user] * (items[positive] - items[negative])).sum(dim=1)
+    initial = made.model.embedding
+    n_users = made.model.n_users
+    rows = [initial[user], initial[n_users + positive], initial[n_users + negative]]
+    squares = sum(row.square().sum() for row in rows) / 480
+    if weights_too:
+        squares = squares + sum(weight.square().sum() for weight in made.model.weights())
+    expected = -torch.nn.functional.logsigmoid(margins).mean() + 0.3 * squares / 2
+    torch.testing.assert_close(steps.batch_loss(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mean_loss_is_of_its_own_epoch() -> None:
+    made = Learner(checkerboard(), recipe("lightgcn", "train.batch_size=240"), torch.device("cpu"))
+    steps = made.steps
+    assert isinstance(steps, GradientSteps)
+    assert steps.per_epoch == 2
+    drawn = steps.generator.get_state()
+    losses = []
+    for step in range(2):
+        before = steps.generator.get_state()
+        losses.append(steps.batch_loss().item())
+        steps.generator.set_state(before)
+        steps.take(step, 0)
+    assert not torch.equal(drawn, steps.generator.get_state())
+    assert steps.mean_loss() == pytest.approx(sum(losses) / 2, rel=1e-6)
+    assert steps.mean_loss() == 0.0
+
+
+def test_a_step_in_the_middle_of_an_epoch_knows_its_epoch() -> None:
+    """As after a resume: the first step that is taken is not the first of its epoch."""
+    settings = ["train.batch_size=240", "train.schedule=cosine", "model.gate_warmup=0"]
+    made = Learner(checkerboard(), recipe("hmlet-end", *settings), torch.device("cpu"))
+    assert isinstance(made.steps, GradientSteps)
+    made.steps.take(3, 1)
+    assert made.steps.rate.item() == pytest.approx(learning_rate(made.recipe.train, 1))
+    assert made.steps.temperature.item() == pytest.approx(0.7 * 0.995)
+    assert made.steps.at == (1, 1)
+
+
+def test_a_rank_counts_its_share_of_the_gradient() -> None:
+    moments = []
+    for share in (1.0, 0.5):
+        made, steps = learner("lightgcn")
+        steps.share.fill_(share)
+        steps.take(0, 0)
+        moments.append(steps.optimizer.state[made.model.embedding]["exp_avg"])
+    torch.testing.assert_close(moments[0], 2 * moments[1])
+
+
+def test_the_slowdown_compares_the_fastest_steps_and_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, steps = learner("hmlet-end", "model.gate_warmup=2")
+    steps.take(0, 0)
+    before = copies([*made.model.parameters(), *made.model.buffers(), steps.generator.get_state()])
+    clock = iter([0.0, 2.0, 0.0, 7.0, 0.0, 3.0, 0.0, 6.0])  # resting, trained, resting, trained
+    monkeypatch.setattr("hmlet.training.steps.time.perf_counter", lambda: next(clock))
+    assert steps.slowdown() == 3.0
+    after = [*made.model.parameters(), *made.model.buffers(), steps.generator.get_state()]
+    assert not any(moved(before, after))
+    assert all(parameter.grad is None for parameter in made.model.parameters())
+    assert not any(weight.requires_grad for weight in made.model.weights())
+    clock = iter([0.0, 2.0, 0.0, 1.0, 0.0, 2.0, 0.0, 1.0])
+    assert steps.slowdown() == 1.0  # a noisy clock does not make training faster
+
+
+def test_deterministic_algorithms_are_on_for_a_step_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    switched: list[bool] = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", switched.append)
+    with deterministic(False):
+        assert switched == []
+    with deterministic(True):
+        assert switched == [True]
+    assert switched == [True, False]
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    with deterministic(True):
+        pass
+    assert switched == [True, False]  # on already, so it stays on
+
+
+def test_a_solver_without_a_step_has_no_loss() -> None:
+    made = Learner(checkerboard(), resolve("popularity"), torch.device("cpu"))
+    assert isinstance(made.steps, SolverSteps)
+    assert (made.steps.mean_loss(), made.steps.per_epoch) == (0.0, 1)
+    made.steps.load({"loss": torch.tensor(2.5)})
+    assert made.steps.tensors()["loss"].item() == made.steps.mean_loss() == 2.5

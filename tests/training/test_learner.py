@@ -1,0 +1,72 @@
+"""What a learner makes of its recipe: where e⁰ starts, which pass ranks, and whether there is something to rank."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from planted import checkerboard, dataset
+
+from hmlet.config import resolve
+from hmlet.graph import propagator
+from hmlet.graph.spectral import spectral_embedding
+from hmlet.models import Pass
+from hmlet.system.ranks import Ranks
+from hmlet.training.learner import Learner
+
+CPU = torch.device("cpu")
+
+
+def learner(model: str, *overrides: str, seed: int = 3) -> Learner:
+    return Learner(checkerboard(), resolve(model, overrides=["model.embedding_size=8", *overrides], seed=seed), CPU)
+
+
+@pytest.mark.parametrize("model", ["lightgcn", "lr-gccf"])
+def test_a_spectral_start_is_found_without_self_loops_and_from_the_seed(model: str) -> None:
+    made = learner(model, "model.start=spectral")
+    random = made.model.embedding.detach().clone()
+    plain = propagator(made.graph, CPU)
+    expected = spectral_embedding(plain.product, made.graph.n_users, random, torch.Generator().manual_seed(3))
+    made.start()
+    torch.testing.assert_close(made.model.embedding.detach(), expected)
+    assert not torch.equal(expected, random)
+
+
+def test_a_random_start_stays() -> None:
+    made = learner("lightgcn")
+    before = made.model.embedding.detach().clone()
+    made.start()
+    assert torch.equal(made.model.embedding, before)
+
+
+def test_the_model_after_an_epoch_ranks_at_that_epochs_temperature() -> None:
+    """Epochs count from 1 here and from 0 in a schedule."""
+    made = learner("hmlet-end", "model.gate_ranking=soft", "model.gate_hidden=[4]")
+    made.model.eval()
+    for epoch, schedule in ((1, 0), (40, 39)):
+        how = Pass(temperature=made.model.temperature(schedule), hard=False)
+        expected = made.model.propagate(made.operator, how).factors()
+        assert torch.equal(made.finished(epoch).factors(), expected)
+    assert not torch.equal(made.finished(1).factors(), made.finished(40).factors())
+
+
+def test_evaluating_leaves_a_model_in_training() -> None:
+    made = learner("hmlet-end", "model.gate_hidden=[4]")
+    made.model.train()
+    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+    evaluation, _ = made.evaluate(1)
+    assert made.model.training
+    assert (evaluation.split, evaluation.mask, evaluation.k) == ("valid", "train", 20)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made.model.state_dict().items())
+
+
+def test_one_withheld_interaction_is_enough_to_validate() -> None:
+    pairs = [(0, 0), (1, 1), (1, 0)]
+    for valid, expected in (([(0, 1)], True), ([], False)):
+        assert Learner(dataset(2, 3, train=pairs, valid=valid), resolve("lightgcn"), CPU).validates is expected
+
+
+def test_a_rank_has_its_own_columns_of_the_same_start() -> None:
+    whole = learner("lightgcn")
+    second = Learner(whole.data, whole.recipe, CPU, ranks=Ranks(rank=1, size=2))
+    assert (whole.width, second.width) == (8, 4)
+    assert torch.equal(second.model.embedding, whole.model.embedding[:, 4:])
