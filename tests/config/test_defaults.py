@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hmlet.config import resolve
+from hmlet.errors import ConfigError
 from hmlet.losses import LOSSES
 from hmlet.models import MODELS
 
@@ -110,6 +111,12 @@ def test_depth_and_width_of_the_defaults() -> None:
         "ngcf": 8,
     }
     assert (MODELS["popularity"].Config().columns, MODELS["popularity"].Config().widest) == (1, 1)
+
+
+def test_gc_mc_has_one_layer() -> None:
+    assert resolve("gc-mc", overrides=["model.layers=1"]).model.depth == 1
+    with pytest.raises(ConfigError, match=r"model\.layers"):
+        resolve("gc-mc", overrides=["model.layers=2"])
 
 
 def test_what_is_known_of_a_loss() -> None:

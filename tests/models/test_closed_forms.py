@@ -12,7 +12,8 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from hmlet.models import MODELS, ItemWeights, build, item_item
+from hmlet.graph import spectral
+from hmlet.models import MODELS, ItemWeights, build, chebycf, item_item
 
 SHAPES = [(40, 25), (25, 40)]
 
@@ -129,3 +130,26 @@ def test_large_catalogues_keep_a_few_weights() -> None:
     config: Any = MODELS["ease"].Config()
     assert (config.kept(16_384), config.sparse(16_384)) == (16_384, False)
     assert (config.kept(16_385), config.sparse(16_385)) == (500, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "more"),
+    [
+        ("itemknn", {"neighbours": 1}, 2 * 8 * 25),  # 25 sparse rows of one weight, twice
+        ("ease", {}, 3 * 4 * 25 * 25),
+        ("gf-cf", {"vectors": 5}, 40 * 100 + 6 * 8 * 65 * (5 + spectral.EXTRA)),
+        ("cheby-cf", {"vectors": 5}, 40 * 100 + 6 * 8 * 65 * (5 + spectral.EXTRA) + 6 * 1000),
+    ],
+)
+def test_what_solving_holds(name: str, settings: dict[str, Any], more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 interactions of 40 users with 25 items, twice in 12 bytes; four blocks of rows; and what a model adds."""
+    for module in (item_item, chebycf):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
+    model = build(MODELS[name].Config(name=name, **settings), planted.graph([], 40, 25), torch.Generator())  # type: ignore[call-arg]
+    assert model.solving_bytes(100) == 2 * 12 * 100 + 4 * 1000 + more
+
+
+def test_lighter_settings_keep_fewer_weights() -> None:
+    every, some = (MODELS["ease"].Config(neighbours=kept) for kept in (0, 200))  # type: ignore[call-arg]
+    assert every.lighter() == [[f"model.neighbours={kept}" for kept in (500, 200, 100, 50)]]
+    assert some.lighter() == [["model.neighbours=100", "model.neighbours=50"]]

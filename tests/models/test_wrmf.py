@@ -67,3 +67,8 @@ def test_same_start_same_result() -> None:
 
 def test_nothing_has_a_gradient() -> None:
     assert not any(parameter.requires_grad for parameter in fresh(1.0, 1.0).parameters())
+
+
+def test_what_solving_holds() -> None:
+    """A copy of the factors of 20 nodes, and 100 interactions by user, by item and with their confidence."""
+    assert fresh(1.0, 1.0).solving_bytes(100) == 20 * 4 * 4 + 3 * 12 * 100

@@ -254,3 +254,10 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_the_same_runs_give_the_same_comparison() -> None:
     models = {"a": [noisy(1, 0.01)], "b": [noisy(2)], "c": [noisy(3)]}
     assert stats.compare(models).as_json() == stats.compare(models).as_json()
+
+
+def test_an_interval_is_of_ten_thousand_resamples_from_a_fixed_seed() -> None:
+    a, b = noisy(1, 0.01).per_user["ndcg"][:50], noisy(2).per_user["ndcg"][:50]
+    found = stats.compare({"a": [Scored({"ndcg": a})], "b": [Scored({"ndcg": b})]}).metrics["ndcg"].against["b"]
+    low, high = naive_bootstrap(a - b, 10_000, np.random.default_rng(0))
+    assert found.interval == pytest.approx((low, high), rel=1e-9)

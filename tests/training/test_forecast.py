@@ -14,12 +14,22 @@ from planted import checkerboard
 from hmlet import api
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
+from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
 from hmlet.models.hmlet import temperature
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
 from hmlet.runs.directory import RunDirectory
 from hmlet.training import loop, planning, steps, trainer
-from hmlet.training.forecast import Forecast, Pace, measure_pace, random_data, seconds_of, shortened, within_budget
+from hmlet.training.forecast import (
+    Forecast,
+    Pace,
+    measure_pace,
+    random_data,
+    saving_seconds,
+    seconds_of,
+    shortened,
+    within_budget,
+)
 from hmlet.training.learner import Learner
 from hmlet.training.steps import learning_rate
 from hmlet.training.trainer import EpochEvent, LoopState, StopTraining
@@ -219,7 +229,39 @@ def test_sizes_stand_for_data() -> None:
     assert (data.n_users, data.n_items) == (50, 30)
     assert 200 < data.count("train") <= 400
     assert 0 < data.count("valid") <= 50
-    assert seconds_of(tiny(), 5000, 3000, 300_000, torch.device("cpu")) > 0.0
+    assert seconds_of(tiny("train.epochs=1"), 500, 300, 3000, torch.device("cpu")) > 0.0
+
+
+@pytest.mark.parametrize("model", ["lightgcn", "popularity"])
+def test_a_small_set_is_extrapolated_to_a_large_one(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of 400,000 nodes and interactions, in batches of a quarter, stands for all of them.
+
+    A step grows as its nominal seconds do, 6 to 2; a solution, saving and the start four times. Of a validation of
+    7 s, 3 are a pass over the graph and grow four times, the rest sixteen times.
+    """
+    asked: list[tuple[int, ...]] = []
+
+    def measured(data: Dataset, recipe: Recipe, device: torch.device) -> tuple[Pace, int]:
+        asked.append((data.n_users, data.n_items, recipe.train.batch_size))
+        return Pace(start=1.0, resting=2.0, step=3.0, validation=7.0, saving=5.0), 10
+
+    def nominal(recipe: Recipe, users: int, items: int, edges: int, device: str, resting: bool) -> float:
+        return 6.0 if (users, recipe.train.batch_size) == (4000, 64) else 2.0
+
+    monkeypatch.setattr("hmlet.training.forecast.measure_pace", measured)
+    monkeypatch.setattr("hmlet.training.forecast.nominal_seconds", nominal)
+    how = resolve(model, overrides=["train.epochs=1", "train.batch_size=64"])
+    found = seconds_of(how, 4000, 6000, 390_000, torch.device("cpu"))
+    assert asked == [(1000, 1500, 16)]
+    growth = 3 if model == "lightgcn" else 4
+    assert found == pytest.approx(4 * 1 + 10 * 3 * growth + (4 * 3 + 16 * 4) + 4 * 5)
+
+
+def test_saving_takes_as_long_as_its_bytes() -> None:
+    """Parameters, users' and items' factors with a copy, and four layers, at 200 MB a second."""
+    for overrides, tables in (([], 3 + 4), (["train.save_layers=false"], 3)):
+        made = Learner(checkerboard(), resolve("lightgcn", overrides=overrides), torch.device("cpu"))
+        assert saving_seconds(made) == made.model.embedding.nbytes * tables / 200e6
 
 
 # -- what is said -------------------------------------------------------------------------------------------------
@@ -324,7 +366,8 @@ def test_what_cannot_be_extended_says_why(tmp_path: Path, capsys: pytest.Capture
     api.fit(place, tiny("train.epochs=2", *moving), tmp_path / "moving", device="cpu")
     assert "its loss follows a schedule" in refusal(tmp_path / "moving")
     api.fit(place, tiny("train.epochs=2"), tmp_path / "run", device="cpu")
-    assert "has 2 epochs already" in refusal(tmp_path / "run", "--set", "train.epochs=2")
+    already = refusal(tmp_path / "run", "--set", "train.epochs=2")
+    assert "has 2 epochs already: say how many, as in --set train.epochs=4" in already
     changes = ["--set", "train.epochs=4", "--set", "train.l2=0.5"]
     assert "changes the number of epochs alone: train.l2 is" in refusal(tmp_path / "run", *changes)
     (tmp_path / "run" / CHECKPOINT).unlink()

@@ -69,6 +69,7 @@ def test_metrics_have_a_row_an_epoch_and_an_evaluation_where_one_is_due(tmp_path
     assert rows[0].keys() == {"epoch", "loss", "seconds"}
     assert rows[1].keys() == {"epoch", "loss", "seconds", "valid", "temperature", "gate_share"}
     assert rows[1]["gate_share"].keys() == {"3", "4"}
+    assert rows[1]["temperature"] == pytest.approx(0.7 * 0.995)  # the second epoch's
     assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
     assert run.metrics() == rows
 
