@@ -167,9 +167,11 @@ def changes(node: ast.AST) -> Iterator[tuple[str, int, ast.AST]]:
 
 
 def _kept(tree: ast.Module) -> Iterator[ast.AST]:
-    """What no test could notice: unions in annotations, and what only guards against mistakes of ours, which are the
-    keywords of `zip` and `dataclass`."""
+    """What no test could notice: unions in annotations, imports for type checkers, and what only guards against
+    mistakes of ours, which are the keywords of `zip` and `dataclass`."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield node
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             if isinstance(annotation, ast.AST):
                 yield from (each for each in ast.walk(annotation) if isinstance(each, ast.BinOp))
@@ -424,7 +426,11 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file of tests at most")
     parser.add_argument("--record", type=Path, help="a JSON file for the scores; those of other modules are kept")
     parser.add_argument("--again", action="store_true", help="try only the survivors that the record has")
+    parser.add_argument("--table", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="print two records as a table")
     options = parser.parse_args()
+    if options.table:
+        print(table(*map(read, options.table)))
+        return
     prepare()
     for module in options.modules or MODULES:
         scores = read(options.record)
@@ -464,6 +470,23 @@ def write(path: Path, scores: dict[str, Score], sample: int, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"seed": seed, "sample": sample, "modules": ordered}
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def table(before: dict[str, Score], after: dict[str, Score]) -> str:
+    """Two records side by side. Both shares are of the mutants that are not equivalent by now."""
+    lines = [
+        "| module | mutants tried | killed before | killed after | equivalent | survivors |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    sums = [0] * 5
+    for module, score in after.items():
+        drawn, alike, left = score["drawn"], score["equivalent"], len(score["survivors"])
+        row = [drawn, before[module]["killed"], score["killed"], alike, left]
+        lines.append(f"| {module} | {drawn} of {score['mutants']} | {' | '.join(map(str, row[1:]))} |")
+        sums = [total + each for total, each in zip(sums, row, strict=True)]
+    tried = sums[0] - sums[3]
+    shares = [f"{killed} ({killed / tried:.0%})" for killed in sums[1:3]]
+    return "\n".join([*lines, f"| **all** | {sums[0]} | {' | '.join(shares)} | {sums[3]} | {sums[4]} |"])
 
 
 if __name__ == "__main__":
