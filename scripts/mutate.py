@@ -52,7 +52,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ranking/statistics": ("ranking/test_statistics.py",),
     "ranking/evaluation": ("ranking/test_evaluation.py",),
     "ranking/scoring": ("ranking/test_scoring.py", "ranking/test_evaluation.py", "ranking/test_top_k.py"),
-    "ranking/top_k": ("ranking/test_top_k.py",),
+    "ranking/top_k": ("ranking/test_top_k.py", "ranking/test_scoring.py"),
     "reproduction/differences": ("reproduction/test_differences.py",),
     "losses/sampling": ("losses/test_sampling.py", "training/test_planning.py"),
     **{
@@ -444,7 +444,7 @@ def main() -> None:
         counts = f"{score['drawn']} of {score['mutants']} mutants, {score['equivalent']} equivalent"
         print(f"{module}: {score['killed']} killed; {counts}; {time.monotonic() - began:.0f} s", flush=True)
         if options.record:
-            write(options.record, {**read(options.record), module: score}, options.sample, options.seed)
+            write(options.record, {**read(options.record), module: score}, options.seed)
 
 
 def prepare() -> None:
@@ -464,11 +464,11 @@ def read(path: Path | None) -> dict[str, Score]:
     return scores
 
 
-def write(path: Path, scores: dict[str, Score], sample: int, seed: int) -> None:
+def write(path: Path, scores: dict[str, Score], seed: int) -> None:
     """Put scores into a record, in the order of MODULES."""
     ordered = {module: scores[module] for module in MODULES if module in scores}
     path.parent.mkdir(parents=True, exist_ok=True)
-    record = {"seed": seed, "sample": sample, "modules": ordered}
+    record = {"seed": seed, "modules": ordered}
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
