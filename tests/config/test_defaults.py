@@ -55,7 +55,7 @@ SOFTMAX = {
 LOSS_SETTINGS: dict[str, dict[str, Any]] = {
     "bpr": {},
     "softmax": SOFTMAX,
-    "multinomial": SOFTMAX,
+    "multinomial": {**SOFTMAX, "temperature_ratio": None},
     "softmax@k": {**SOFTMAX, "k": 20, "weight_temperature": 1.0},
     "bsl": {**SOFTMAX, "positives": 4, "temperature_ratio": 1.0},
 }
