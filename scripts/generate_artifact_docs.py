@@ -33,8 +33,9 @@ def table() -> str:
 def keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Name, type and meaning of every key of a JSON schema, each object before its own keys."""
     for name, about in schema["properties"].items():
-        part = parts.get(about.get("$ref", "").rpartition("/")[2])
-        kinds = [each["type"] for each in about.get("anyOf", [part or about])]
+        choices = [parts.get(each.get("$ref", "").rpartition("/")[2], each) for each in about.get("anyOf", [about])]
+        part = next((each for each in choices if "properties" in each), None)
+        kinds = [each["type"] for each in choices]
         yield f"{prefix}{name}", " or ".join(kinds), " ".join(about.get("description", "").split())
         if part is not None:
             yield from keys(part, parts, f"{prefix}{name}.")

@@ -37,6 +37,7 @@ from hmlet.cli.serve import serve
 from hmlet.cli.train import train
 from hmlet.cli.try_file import try_file
 from hmlet.cli.tune import tune
+from hmlet.cli.update import update
 from hmlet.errors import ConfigError
 from hmlet.system.progress import Advance
 from hmlet.system.spelling import in_shell
@@ -61,6 +62,7 @@ TWINS = {
     "serve": serve,
     "try_file": try_file,
     "tune": tune,
+    "update": update,
 }
 FUNCTIONS = [name for name in hmlet.__all__ if name.islower() and not name.startswith("_")]
 

@@ -56,6 +56,16 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return call
 
 
+def test_update(bench: Bench, tiny: str) -> None:
+    found = bench("update", "--dataset", tiny, "--model", "lightgcn", "--new-nodes", "--set", "train.epochs=4")
+    assert found["new"]["users"] > 0
+    assert found["new"]["items"] > 0
+    (row,) = found["seeds"]
+    assert row["update"]["epochs"] < row["retrain"]["epochs"] == 4
+    assert found["ndcg_share"] == pytest.approx(row["update"]["ndcg"] / row["retrain"]["ndcg"])
+    assert {"ndcg", "ndcg_new_users", "seconds"} <= row["update"].keys()
+
+
 def test_startup(bench: Bench, tiny: str) -> None:
     found = bench("startup", "--dataset", tiny, "--model", "popularity", "--rounds", "1", "--warm-up", "0")
     (ours,) = found["popularity"]

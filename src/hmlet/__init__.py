@@ -13,7 +13,21 @@ from hmlet.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from hmlet.analysis.result import Analysis
-    from hmlet.api import Run, analyze, compare, evaluate, export, finish, fit, plan, report, resolve, serve, tune
+    from hmlet.api import (
+        Run,
+        analyze,
+        compare,
+        evaluate,
+        export,
+        finish,
+        fit,
+        plan,
+        report,
+        resolve,
+        serve,
+        tune,
+        update,
+    )
     from hmlet.config import Recipe
     from hmlet.config.listing import ModelSummary, list_models
     from hmlet.data import Dataset
@@ -57,6 +71,7 @@ _HOMES = {
     "serve": "hmlet.api",
     "try_file": "hmlet.selection",
     "tune": "hmlet.api",
+    "update": "hmlet.api",
 }
 
 __all__ = [
@@ -91,6 +106,7 @@ __all__ = [
     "serve",
     "try_file",
     "tune",
+    "update",
 ]
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -200,6 +200,14 @@ class Run(Recommender):
     def report(self, out: Path | str, *, figures: Path | str | None = None, progress: Progress = hidden) -> list[Path]:
         """Write a page about this run; see `hmlet.report`."""
         return report(self, out=out, figures=figures, progress=progress)
+
+    def update(
+        self, interactions: Any, out: Path | str | None = None, *, device: str = "auto", progress: Progress = hidden
+    ) -> Run:
+        """Train further on new interactions, as a new run; see `hmlet.update`."""
+        from hmlet.api.upkeep import update  # which needs this class
+
+        return update(self, interactions, out, device=device, progress=progress)
 
     export = export
     serve = serve

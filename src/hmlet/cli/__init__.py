@@ -28,6 +28,7 @@ from hmlet.cli import (  # noqa: F401 - commands register themselves when they a
     train,
     try_file,
     tune,
+    update,
 )
 from hmlet.cli.console import (
     app,

@@ -141,6 +141,11 @@ class Dataset:
         where = self.slice(part)
         return len(self.user[where])
 
+    @property
+    def parts(self) -> npt.NDArray[np.uint8]:
+        """The part of each interaction, as an index into PARTS."""
+        return np.repeat(np.arange(len(PARTS), dtype=np.uint8), np.diff(self._bounds))
+
     def csr(self, *parts: str) -> Csr:
         """Each user's items in one part, or in several together; made once, since serving asks at every request."""
         if parts not in self._csr:
@@ -208,9 +213,7 @@ class Dataset:
         return path
 
     def _write(self, directory: Path) -> None:
-        part = pa.DictionaryArray.from_arrays(
-            pa.array(np.repeat(np.arange(len(PARTS), dtype=np.int8), np.diff(self._bounds))), pa.array(PARTS)
-        )
+        part = pa.DictionaryArray.from_arrays(pa.array(self.parts.view(np.int8)), pa.array(PARTS))
         columns: dict[str, object] = {"user": self.user, "item": self.item, "split": part}
         if self.timestamp is not None:
             columns["timestamp"] = self.timestamp

@@ -56,7 +56,7 @@ def prepare(
     if not paths:
         raise DataError("there is no file to read", "name at least one")
     advance(0, 4, "reading")
-    interactions, part = _readers().read_files(
+    interactions, part = readers().read_files(
         paths,
         options.guessing(columns),
         format,
@@ -73,7 +73,7 @@ def prepare(
 
 def guess_file(file: Path | str, columns: Columns, *, format: str | None = None, delimiter: str | None = None) -> Guess:
     """The columns of an interaction file that were given, and a guess for the others from its first rows."""
-    sample = _readers().sample_file(Path(file), format, delimiter, SAMPLED_ROWS)
+    sample = readers().sample_file(Path(file), format, delimiter, SAMPLED_ROWS)
     return Guess(columns) if sample is None else guess_columns(sample, str(file), columns)
 
 
@@ -91,7 +91,7 @@ def prepare_frame(
     options = _Options(split, core, seed, min_rating)
     if options.rule.kind == "files":
         raise ConfigError("a frame cannot be split by files", "use ratio, temporal or leave-one-out")
-    interactions = _readers().read_frame(frame, options.guessing(columns), min_rating)
+    interactions = readers().read_frame(frame, options.guessing(columns), min_rating)
     return _finish(interactions, None, options, name)
 
 
@@ -102,7 +102,7 @@ def split_interactions(
     return _finish(interactions, None, _Options(split, core, seed), name)
 
 
-def _readers() -> ModuleType:
+def readers() -> ModuleType:
     """The module `sources`, imported when a file is read: a prepared directory needs no Polars."""
     try:
         from hmlet.data.readers import sources
@@ -211,7 +211,7 @@ def _named(vocabulary: Vocabulary, path: Path | str | None) -> Vocabulary:
     """The vocabulary with the names that a file gives its ids; ids that the file leaves out have none."""
     if path is None:
         return vocabulary
-    names = _readers().read_names(Path(path), vocabulary.kind)
+    names = readers().read_names(Path(path), vocabulary.kind)
     return replace(
         vocabulary, names=pa.array([names.get(str(value)) for value in vocabulary.ids.to_pylist()], pa.string())
     )

@@ -41,6 +41,8 @@ class Provenance(_Typed):
     named_set: str | None = None
     derived_from: str | None = None
     """Name and fingerprint of the data set whose interactions were put into other parts."""
+    extends: str | None = None
+    """Name and fingerprint of the data set that new interactions were added to."""
     source: str | None = None
     """Who published the rows of an embedded set."""
     release_date: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,10 @@ class LossConfig(Section):
     def ranked_by(self) -> Similarity:
         """What the scores of a model are that this loss trains."""
         return "dot"
+
+    def continued(self) -> Self:
+        """These settings for a training that goes on after the end of this one's schedule."""
+        return self
 
     @property
     def scheduled(self) -> bool:

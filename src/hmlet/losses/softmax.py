@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -59,6 +59,11 @@ class SoftmaxConfig(LossConfig):
     @property
     def ranked_by(self) -> Similarity:
         return self.similarity
+
+    def continued(self) -> Self:
+        if self.temperature_end is None:
+            return self
+        return self.model_copy(update={"temperature": self.temperature_end, "temperature_end": None})
 
     @property
     def scheduled(self) -> bool:

@@ -90,6 +90,10 @@ class ModelConfig(Section):
         """This config for a training of `share` as many epochs: what follows epochs follows the new number."""
         return self
 
+    def continued(self, epochs: int) -> Self:
+        """This config for a training that goes on after so many epochs."""
+        return self
+
     def lighter(self) -> list[list[str]]:
         """Settings that take less memory, by kind, the mildest of each kind first; as `--set` takes them."""
         return []
@@ -264,6 +268,10 @@ class Model(nn.Module, ABC):
     def per_node(self) -> set[str]:
         """The names of the tensors in the state that have a row for each node."""
         return {"embedding"}
+
+    def drawn_from_graph(self) -> set[str]:
+        """The names of those of `per_node` that another graph makes anew."""
+        return set()
 
     def set_nodes(self, n_users: int, n_items: int, tensors: Mapping[str, Tensor]) -> None:
         """Give the model other nodes: a tensor for each name of `per_node`."""

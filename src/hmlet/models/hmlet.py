@@ -13,7 +13,7 @@ import math
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from hmlet.errors import ConfigError
@@ -66,6 +66,8 @@ class HmletConfig(GraphModelConfig):
     """τ by epoch e: exp(-0.001 e); 0.7 · 0.995ᵉ, floor 0.01; 0.7 · exp(-0.005 (e - 300)) past 300, same floor."""
     temperature_speed: PositiveFloat = 1.0
     """How fast τ goes through its schedule: in epoch e it has the schedule's value of e times this."""
+    temperature_from: NonNegativeInt | None = None
+    """The epoch of τ's schedule that training begins with; an update begins where its run ended."""
 
     @model_validator(mode="after")
     def _one_type_a_layer(self) -> HmletConfig:
@@ -91,6 +93,13 @@ class HmletConfig(GraphModelConfig):
     def over(self, share: float) -> Self:
         speed = float(f"{self.temperature_speed / share:.6g}")
         return self.model_copy(update={"gate_warmup": int(self.gate_warmup * share), "temperature_speed": speed})
+
+    def continued(self, epochs: int) -> Self:
+        changes = {
+            "gate_warmup": max(0, self.gate_warmup - epochs),
+            "temperature_from": (self.temperature_from or 0) + epochs,
+        }
+        return self.model_copy(update=changes)
 
     @property
     def _n_gates(self) -> int:
@@ -197,7 +206,8 @@ class HMLET(Model):
         return self.noisy_pass(epoch, generator)
 
     def temperature(self, epoch: int) -> float:
-        return temperature(self.config.temperature, epoch * self.config.temperature_speed)
+        first = self.config.temperature_from or 0
+        return temperature(self.config.temperature, (first + epoch) * self.config.temperature_speed)
 
     def per_node(self) -> set[str]:
         drawn = {f"gates.{layer}.choice_N2" for layer, gate in self.gates.items() if isinstance(gate, RandomGate)}

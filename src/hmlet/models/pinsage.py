@@ -80,7 +80,10 @@ class PinSage(Model):
         return self.layers([self.embedding, columns(factor_MD, n_nodes)])
 
     def per_node(self) -> set[str]:
-        return {*super().per_node(), "neighbours_NT", "importance_NT"}
+        return {*super().per_node(), *self.drawn_from_graph()}
+
+    def drawn_from_graph(self) -> set[str]:
+        return {"neighbours_NT", "importance_NT"}
 
 
 def neighbourhoods(

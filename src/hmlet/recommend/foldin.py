@@ -32,12 +32,12 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import Graph, propagator, training_graph
 from hmlet.models import Model, Newcomer, Pass, Side
+from hmlet.models.growth import ridge
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.loading import load_model
 from hmlet.runs.tensors import is_finite
 
-RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 SCALED_ON = 500  # trained nodes that give the length of a discriminant
 Indices = Sequence[int] | npt.NDArray[np.integer]
 
@@ -185,7 +185,7 @@ class FoldIn:
         """Ridge regression from what Â brings a node to its e⁰, over the trained nodes of one side."""
         nodes, lists = self._trained(side)
         features_ND = torch.cat(self.messages(lists), dim=1).double()
-        weights_DD = _ridge(features_ND, self.inputs[0][nodes].double()).float()
+        weights_DD = ridge(features_ND, self.inputs[0][nodes].double()).float()
         return lambda lists, messages: torch.cat(messages, dim=1) @ weights_DD
 
     def _trained(self, side: Side) -> tuple[Tensor, Lists]:
@@ -292,11 +292,3 @@ def _recorded(model: Model, graph: Graph, how: Pass) -> list[Tensor]:
 
     model.propagate(product, how)
     return inputs
-
-
-def _ridge(features_ND: Tensor, targets_ND: Tensor) -> Tensor:
-    """argmin ‖X W - Y‖² + λ ‖W‖², λ being RIDGE of XᵀX's mean diagonal."""
-    gram_DD = features_ND.T @ features_ND
-    gram_DD.diagonal().add_(RIDGE * gram_DD.diagonal().mean().clamp_min(1e-12))
-    weights_DD: Tensor = torch.linalg.solve(gram_DD, features_ND.T @ targets_ND)
-    return weights_DD

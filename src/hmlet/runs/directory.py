@@ -39,6 +39,7 @@ from hmlet.runs.record import (
     Hardware,
     RunRecord,
     Source,
+    UpdatedFrom,
     Versions,
     json_text,
 )
@@ -93,7 +94,13 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: Path | str, recipe: Recipe, data: Dataset, device: str, compared: Mapping[str, float] | None = None
+        cls,
+        path: Path | str,
+        recipe: Recipe,
+        data: Dataset,
+        device: str,
+        compared: Mapping[str, float] | None = None,
+        updated_from: UpdatedFrom | None = None,
     ) -> RunDirectory:
         """A new run directory with its recipe, its ids and a record that says "running"."""
         path = Path(path)
@@ -111,6 +118,8 @@ class RunDirectory:
         )
         if compared:
             record = record.model_copy(update={"compared": compared})
+        if updated_from is not None:
+            record = record.model_copy(update={"updated_from": updated_from})
         run = cls(path, record)
         run.write_text("config.toml", recipe.to_toml())
         run.write_table(IDS, _ids_table(data))

@@ -158,6 +158,27 @@ class Timings(Part):
     """Wall seconds of training and validation, summed over resumed calls."""
 
 
+class UpdatedFrom(Part):
+    """The run that an update began with, and what came to its data."""
+
+    run: str
+    """Absolute path of its directory at that time."""
+    model: str
+    """SHA-256 of its `model.safetensors`."""
+    fingerprint: str
+    """Fingerprint of its data."""
+    epochs: Count
+    """Epochs that the first training of the model took to its best one; the epochs of an update follow from it."""
+    learning_rate: float
+    """Step size that the first training began with."""
+    interactions: int
+    """New training interactions."""
+    users: int
+    """New users."""
+    items: int
+    """New items."""
+
+
 class RunRecord(Part):
     """The record of one run."""
 
@@ -187,6 +208,8 @@ class RunRecord(Part):
     """Validation metrics @20 of the best epoch; null without a validation part."""
     timings: Timings = Timings(training_seconds=0.0)
     """Durations; absent while training."""
+    updated_from: UpdatedFrom | None = None
+    """The run that `hmlet update` made this one from; absent for other runs."""
     note: str = ""
     """What was unusual about the end of the training, such as that `hmlet finish` ended it; absent if nothing was."""
     coverage: Mapping[str, float] = Field(default_factory=dict)

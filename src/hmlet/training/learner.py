@@ -9,10 +9,13 @@ import torch
 from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.graph import Graph, propagator, training_graph
+from hmlet.graph.kernels import Operator
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.models import Layers, Model, build
+from hmlet.models.growth import grow
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.ranking.scoring import scored_by_weights
+from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.training.steps import Steps, make_operator, make_steps
@@ -42,18 +45,25 @@ class Learner:
 
     @torch.no_grad()
     def start(self) -> None:
-        """Replace the random e⁰ by singular vectors, found with float32 products and without self-loops, if the recipe
-        asks for them."""
+        """Replace the random e⁰ by singular vectors, if the recipe asks for them."""
         if not self.recipe.model.starts_spectrally:
             return
-        operator = self.operator
-        if self.model.self_loops or operator.storage is not None:
-            operator = propagator(self.graph, self.device, memory=self.recipe.train.graph_memory)
         generator = torch.Generator().manual_seed(self.recipe.seed)
         embedding_NC = self.model.embedding
         embedding_NC.copy_(
-            spectral_embedding(operator.product, self.graph.n_users, embedding_NC, generator, self.ranks)
+            spectral_embedding(self.plain_operator().product, self.graph.n_users, embedding_NC, generator, self.ranks)
         )
+
+    def start_from(self, before: RunDirectory) -> None:
+        """Take over what a finished run learned of its users and items, which are the first of this graph's."""
+        n_users, n_items = before.nodes
+        grow(self.model, self.plain_operator().product, before.weights(), n_users, n_items)
+
+    def plain_operator(self) -> Operator:
+        """Â with float32 products and without self-loops."""
+        if not self.model.self_loops and self.operator.storage is None:
+            return self.operator
+        return propagator(self.graph, self.device, memory=self.recipe.train.graph_memory)
 
     @torch.no_grad()
     def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from hmlet.config import Recipe, TrainConfig
 from hmlet.data import Dataset
-from hmlet.errors import HmletError, TrainingError
+from hmlet.errors import HmletError, RunError, TrainingError
+from hmlet.models import EmbeddingConfig
 from hmlet.runs.checkpoint import CHECKPOINT, checkpoint_origin, load_checkpoint, save_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
 from hmlet.runs.directory import Epoch, RunDirectory, check_epoch
@@ -246,8 +247,11 @@ class Trainer(Learner):
         self.ranks.first(lambda: save_checkpoint(self.run, whole, state))
         self._saved_at = time.monotonic()
 
-    def restore(self) -> None:
-        """Take up the last checkpoint, where there is one; metrics.jsonl goes back to what it says."""
+    def restore(self, before: RunDirectory | None = None) -> None:
+        """Take up the last checkpoint, if there is one; metrics.jsonl goes back to what it says.
+
+        Without one, the training starts: with what the finished run `before` learned, or from nothing.
+        """
         tensors: dict[str, Tensor] = {}
 
         def read() -> dict[str, Any] | None:
@@ -265,6 +269,12 @@ class Trainer(Learner):
                 raise
             except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
                 raise checkpoint_origin(self.run).fault(f"does not fit the recipe ({first_line(error)})") from error
+        elif before is not None:
+            with self.watch.phase("start"):
+                self.start_from(before)
+            self.save()  # only `before` could start it again
+        elif self.run.record.updated_from is not None and isinstance(self.recipe.model, EmbeddingConfig):
+            raise RunError(f"{self.run.path} has no checkpoint yet", f"start again with {call('update')}")
         elif self.recipe.model.starts_spectrally:
             with self.watch.phase("start"):
                 self.start()

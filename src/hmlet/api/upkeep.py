@@ -1,0 +1,100 @@
+"""What keeps a finished run alive: new interactions."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from hmlet.api.runs import Run
+from hmlet.data import Columns
+from hmlet.data.extension import Added, extended, new_interactions
+from hmlet.runs.record import RECORD
+from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.system.threads import working_threads
+from hmlet.training import updating
+from hmlet.training.loop import choose_device
+from hmlet.training.trainer import EpochEvent, Listener
+
+log = logging.getLogger(__name__)
+
+
+def update(
+    run: Run | Path | str,
+    interactions: Any,
+    out: Path | str | None = None,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    rating: str | None = None,
+    timestamp: str | None = None,
+    min_rating: float | None = None,
+    format: str | None = None,
+    delimiter: str | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    resume: bool = False,
+    progress: Progress = hidden,
+) -> Run:
+    """Train a finished run further on new interactions, users and items, as a new run: `hmlet update`.
+
+    Example: hmlet.update("runs/end", "new.csv", "runs/end-2")
+
+    `interactions` is a file or a frame. All of them join the training part; the validation and test parts stay as they
+    are. `user`, `item` and the like are column names. Ratings below `min_rating`, by default that of the run's data,
+    are left out. The old run stays; `out` is by default the first free of RUN-2, RUN-3 and so on. A closed form is
+    fitted again.
+    """
+    opened = run if isinstance(run, Run) else Run.open(run)
+    path = _next_to(opened.directory.path) if out is None else Path(out)
+    with progress(f"reading {interactions}" if isinstance(interactions, str | Path) else "reading"):
+        columns = Columns(user, item, rating, timestamp)
+        read = new_interactions(
+            interactions, opened.data, columns=columns, format=format, delimiter=delimiter, min_rating=min_rating
+        )
+        grown, added = extended(opened.data, read)
+    log.info("%s", _told(added))
+    with _threads(device, threads, opened), progress(f"updating {opened.record.model}") as advance:
+        trained = updating.update(
+            opened.directory,
+            grown,
+            added,
+            path,
+            device=device,
+            resume=resume,
+            listener=_showing(advance),
+            tell=lambda text: log.info("%s", text),
+        )
+    found = Run(trained)
+    found.data = grown  # it need not be read again
+    return found
+
+
+def _next_to(path: Path) -> Path:
+    """The first free name of RUN-2, RUN-3 and so on."""
+    number = 2
+    while (path.with_name(f"{path.name}-{number}") / RECORD).exists():
+        number += 1
+    return path.with_name(f"{path.name}-{number}")
+
+
+def _told(added: Added) -> str:
+    """An extension in words."""
+    known = f"; {added.known:,} were known already" if added.known else ""
+    return f"{added.interactions:,} new interactions, {added.users:,} new users, {added.items:,} new items{known}"
+
+
+def _threads(device: str, threads: int | None, run: Run) -> AbstractContextManager[None]:
+    if threads is None and choose_device(device).type == "cuda":
+        return nullcontext()
+    return working_threads(threads, measured=not run.recipe.train.deterministic)
+
+
+def _showing(advance: Advance) -> Listener:
+    """A listener that moves a progress bar."""
+
+    def listen(event: EpochEvent) -> None:
+        advance(event["epoch"], event["epochs"], f"epoch {event['epoch']} of {event['epochs']}")
+
+    return listen

@@ -1,0 +1,69 @@
+"""`hmlet update`: new interactions for a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hmlet.cli.console import Json, app, print_json, print_line, progress
+from hmlet.cli.evaluate import RunPath
+from hmlet.cli.train import summary
+
+
+@app.command()
+def update(
+    run: RunPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new interactions.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory to write; by default the first free of RUN-2, RUN-3, ….")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Column of user ids.")] = None,
+    item: Annotated[str | None, typer.Option(help="Column of item ids.")] = None,
+    rating: Annotated[str | None, typer.Option(help="Column of ratings.")] = None,
+    timestamp: Annotated[str | None, typer.Option(help="Column of times.")] = None,
+    min_rating: Annotated[
+        float | None, typer.Option(help="Leave out lower ratings; by default those that the run's data leaves out.")
+    ] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="The file's format; by default what its name says.")
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="What separates the fields of a line.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted update in --out; give the same FILE.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a finished run further on new interactions, users and items, without starting over.
+
+    The result is a new run; RUN stays as it is. All new interactions join the training part. A model that is learned in
+    steps goes on for a few epochs from what it has learned; a closed form is fitted again.
+
+    Example: hmlet update runs/end new.csv --out runs/end-2
+    """
+    import hmlet
+
+    updated = hmlet.update(
+        run,
+        file,
+        out,
+        user=user,
+        item=item,
+        rating=rating,
+        timestamp=timestamp,
+        min_rating=min_rating,
+        format=file_format,
+        delimiter=delimiter,
+        device=device,
+        threads=threads,
+        resume=resume,
+        progress=progress,
+    )
+    if as_json:
+        found = updated.record.model_dump(include={"model", "best_epoch", "epochs", "valid", "timings", "updated_from"})
+        print_json({"run": str(updated.directory.path), **found})
+        return
+    print_line(summary(updated))
