@@ -16,10 +16,13 @@ from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
+from hmlet.graph.work import INVERSE
+from hmlet.models import MODELS
 from hmlet.models.hmlet import temperature
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
 from hmlet.runs.directory import RunDirectory
-from hmlet.training import loop, planning, steps, trainer
+from hmlet.training import forecast, loop, planning, steps, trainer
+from hmlet.training.floor import NOMINAL
 from hmlet.training.forecast import (
     Forecast,
     Pace,
@@ -237,7 +240,7 @@ def test_a_small_set_is_extrapolated_to_a_large_one(model: str, monkeypatch: pyt
     """A quarter of 400,000 nodes and interactions, in batches of a quarter, stands for all of them.
 
     A step grows as its nominal seconds do, 6 to 2; a solution, saving and the start four times. Of a validation of
-    7 s, 3 are a pass over the graph and grow four times, the rest sixteen times.
+    7 s, 3 are a pass over the graph and grow four times, the rest sixteen times; a solved model has no such pass.
     """
     asked: list[tuple[int, ...]] = []
 
@@ -253,8 +256,8 @@ def test_a_small_set_is_extrapolated_to_a_large_one(model: str, monkeypatch: pyt
     how = resolve(model, overrides=["train.epochs=1", "train.batch_size=64"])
     found = seconds_of(how, 4000, 6000, 390_000, torch.device("cpu"))
     assert asked == [(1000, 1500, 16)]
-    growth = 3 if model == "lightgcn" else 4
-    assert found == pytest.approx(4 * 1 + 10 * 3 * growth + (4 * 3 + 16 * 4) + 4 * 5)
+    step, validation = (3, 4 * 3 + 16 * 4) if model == "lightgcn" else (4, 16 * 7)
+    assert found == pytest.approx(4 * 1 + 10 * 3 * step + validation + 4 * 5)
 
 
 def test_saving_takes_as_long_as_its_bytes() -> None:
@@ -262,6 +265,54 @@ def test_saving_takes_as_long_as_its_bytes() -> None:
     for overrides, tables in (([], 3 + 4), (["train.save_layers=false"], 3)):
         made = Learner(checkerboard(), resolve("lightgcn", overrides=overrides), torch.device("cpu"))
         assert saving_seconds(made) == made.model.embedding.nbytes * tables / 200e6
+
+
+def counted_inverse(n: int) -> int:
+    """Operations of the textbook's inverse of a positive definite matrix: Cholesky's L, then L^-1, then L^-T L^-1."""
+    count = 0
+    for j in range(n):
+        count += (n - j) * (2 * j + 1)  # for each row below, the sum over the columns before, and a division or a root
+    for j in range(n):
+        for i in range(j, n):
+            count += 2 * (i - j) + 1  # forward substitution of a unit vector
+    for j in range(n):
+        for i in range(j, n):
+            count += 2 * (n - i)  # one triangle of the product
+    return count
+
+
+def test_an_inverse_is_counted_as_it_is_computed() -> None:
+    """Of the smaller Gram matrix: n³ but for squares of n."""
+    for users, items in ((100, 400), (400, 100)):
+        (inverse,) = [part for part in resolve("ease").model.solving(users, items, 5000) if part.name == INVERSE]
+        assert inverse.operations == 100**3
+        assert abs(counted_inverse(100) - inverse.operations) < 3 * 100**2
+
+
+def test_the_time_of_an_inverse_grows_with_its_cube(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small solution takes 2 s beside its inverse. The rest of ease is in proportion to what it moves."""
+    recipe, rate, rest = resolve("ease"), 1e9, 2.0
+    users = items = 50_000
+    edges, share = 1_000_000, forecast.STANDING_FOR["cpu"] / 1_100_000
+    few = [round(size * share) for size in (users, items, edges)]
+    taken = few[1] ** 3 / rate + rest
+    monkeypatch.setattr(forecast, "inverse_rate", lambda device: rate)
+    monkeypatch.setattr(forecast, "measure_pace", lambda *arguments: (Pace(0.0, taken, taken, 0.0, 0.0), 1))
+    single = recipe.changed(["train.epochs=1"])
+    found = seconds_of(single, users, items, edges, torch.device("cpu"))
+    assert found > 50_000**3 / rate
+    assert found == pytest.approx(50_000**3 / rate + rest / share**2, rel=0.3)  # I² weights dominate the rest
+
+
+@pytest.mark.parametrize("model", [name for name, each in MODELS.items() if each.Config.solved])
+def test_every_solution_takes_longer_for_more_data(model: str) -> None:
+    config = resolve(model).model
+
+    def seconds(scale: int) -> float:
+        parts = config.solving(1000 * scale, 2000 * scale, 30_000 * scale)
+        return sum(part.seconds(NOMINAL["cpu"]) for part in parts)
+
+    assert seconds(2) >= 2 * seconds(1) > 0.0
 
 
 # -- what is said -------------------------------------------------------------------------------------------------

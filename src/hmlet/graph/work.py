@@ -1,10 +1,11 @@
-"""What the parts of a training step cannot avoid: models, losses and the loop each state theirs for the floor."""
+"""What the parts of a training step or of a solution cannot avoid: each model, loss and the loop state their own."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
 FLOAT, INDEX = 4, 4  # bytes of a parameter, of a neighbour and of an edge's number
+INVERSE = "inverse"  # the part whose operations are those of an inverse, which a device does at a rate of its own
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from hmlet.data import Csr
 from hmlet.graph import Graph
 from hmlet.graph.layers import JoinedBy, Layers, Similarity
-from hmlet.graph.work import Part
+from hmlet.graph.work import INDEX, Part
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
@@ -101,6 +101,10 @@ class ModelConfig(Section):
     def work(self, n_nodes: int, storage: int, resting: bool) -> list[Part]:
         """What a step does beyond products with Â, the loss and the optimizer; `storage` is bytes a number."""
         return []
+
+    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
+        """What one `Model.solve` does, in proportion: how its time grows with the data."""
+        return [Part("interactions", moved=INDEX * n_edges)]
 
     def weights(self, resting: bool) -> int:
         """How many numbers the optimizer moves beyond e⁰, as far as `work` counts them."""

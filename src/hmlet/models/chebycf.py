@@ -18,6 +18,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from hmlet.graph.work import FLOAT, Part
 from hmlet.models.item_item import BLOCK_BYTES, blocks
 from hmlet.models.spectral_filter import SpectralFilter, SpectralFilterConfig
 
@@ -38,6 +39,11 @@ class ChebyCFConfig(SpectralFilterConfig):
     """α, the weight of the low-pass filter."""
     degree_power: Annotated[float, Field(ge=0.0)] = 0.4
     """β: the larger, the less popular items of a history count, and the more popular ones are recommended."""
+
+    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
+        """K times two products with Â for every item's column."""
+        products = 2 * self.order * 2 * n_edges * n_items
+        return [*super().solving(n_users, n_items, n_edges), Part("polynomial", gathered=FLOAT * products)]
 
 
 class ChebyCF(SpectralFilter):

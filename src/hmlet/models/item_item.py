@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hmlet.data import Csr
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
+from hmlet.graph.work import FLOAT, INDEX, Part
 from hmlet.models.base import ItemWeights, Model, ModelConfig, Pass, Product
 from hmlet.system.ranks import Ranks
 
@@ -50,6 +51,11 @@ class ItemItemConfig(ModelConfig):
 
     def sparse(self, n_items: int) -> bool:
         return self.kept(n_items) * DENSE_SHARE < n_items
+
+    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
+        """Every pair of a user's items is added up once, and every weight is made, compared and stored."""
+        pairs = n_edges**2 / max(n_users, 1)  # if all users had as many items
+        return [Part("pairs", gathered=2 * (INDEX + FLOAT) * pairs), Part("weights", moved=4 * FLOAT * n_items**2)]
 
     def lighter(self) -> list[list[str]]:
         now = self.neighbours or TRUNCATED_TO + 1

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from hmlet.data import Csr
 from hmlet.graph import Graph, propagator
-from hmlet.graph.spectral import EXTRA, right_singular_vectors
+from hmlet.graph.spectral import EXTRA, ROUNDS, right_singular_vectors
+from hmlet.graph.work import FLOAT, Part
 from hmlet.models.base import Product
 from hmlet.models.item_item import ItemItem, ItemItemConfig
 
@@ -33,6 +34,15 @@ class SpectralFilterConfig(ItemItemConfig):
     @property
     def widest(self) -> int:
         return self.vectors + EXTRA
+
+    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
+        """The products that find V, and those of V with itself."""
+        products = 2 * (ROUNDS + 1) * 2 * n_edges * self.widest
+        return [
+            *super().solving(n_users, n_items, n_edges),
+            Part("vectors", gathered=FLOAT * products),
+            Part("low-pass filter", operations=2.0 * n_items**2 * self.vectors),
+        ]
 
 
 class SpectralFilter(ItemItem):

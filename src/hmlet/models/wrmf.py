@@ -17,6 +17,7 @@ from hmlet.data import Csr
 from hmlet.errors import MissingExtra
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
+from hmlet.graph.work import Part
 from hmlet.models.base import EmbeddingConfig, Model, Newcomer, Pass, Product, Side
 
 
@@ -32,6 +33,12 @@ class WRMFConfig(EmbeddingConfig):
     """Confidence of an interaction is 1 + alpha."""
     regularization: PositiveFloat = 0.01
     """λ of the least-squares problems."""
+
+    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
+        """For every node of both sides a D × D system, which every interaction adds to; and both Gram matrices."""
+        size, n_nodes = self.embedding_size, n_users + n_items
+        operations = 2 * 2 * n_edges * size**2 + n_nodes * (2 * size**2 + size**3 / 3)
+        return [Part("systems", operations=operations)]
 
 
 class WRMF(Model):

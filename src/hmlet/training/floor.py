@@ -32,11 +32,12 @@ from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.graph.kernels import build_operator
-from hmlet.graph.work import FLOAT, INDEX, Part, Rates
+from hmlet.graph.work import FLOAT, INDEX, INVERSE, Part, Rates
 from hmlet.losses import build_loss
 
 COPY_BYTES = {"cuda": 1 << 28, "cpu": 1 << 27}  # far beyond the caches where there is time for it
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows of the square product that shows the rate of multiplication
+INVERTED = {"cuda": 8192, "cpu": 2048}  # rows of the matrix that shows the rate of an inverse
 CACHED_BYTES = {"cuda": 1 << 24, "cpu": 1 << 20}  # of a table that stays in the second-level cache
 GATHERS = {"cuda": 1 << 22, "cpu": 1 << 17}  # rows taken from it
 
@@ -52,6 +53,15 @@ def nominal_seconds(
     storage = 2 if device == "cuda" and recipe.train.precision == "bfloat16" else FLOAT
     parts = step_parts(recipe, n_users, n_items, n_edges, storage, resting)
     return sum(part.seconds(NOMINAL[device]) for part in parts)
+
+
+def solving_seconds(
+    recipe: Recipe, n_users: int, n_items: int, n_edges: int, device: str, inverse_rate: float
+) -> tuple[float, float]:
+    """About what a solution takes: its inverse at a measured rate, and the rest on a common device."""
+    parts = recipe.model.solving(n_users, n_items, n_edges)
+    inverse = sum(part.operations for part in parts if part.name == INVERSE) / inverse_rate
+    return inverse, sum(part.seconds(NOMINAL[device]) for part in parts if part.name != INVERSE)
 
 
 def step_parts(
@@ -141,6 +151,13 @@ def _matrix_rate(device: torch.device, storage: torch.dtype) -> float:
     size = MATRIX[device.type]
     a, b = (torch.ones(size, size, dtype=storage, device=device) for _ in range(2))
     return 2 * size**3 / _best_seconds(lambda: a @ b, device)
+
+
+def inverse_rate(device: torch.device) -> float:
+    """Operations a second of the inverse of a positive definite matrix: n³ of them, by its Cholesky factor."""
+    size = INVERTED[device.type]
+    matrix = torch.eye(size, device=device)
+    return size**3 / _best_seconds(lambda: torch.cholesky_inverse(torch.linalg.cholesky(matrix)), device, repeats=3)
 
 
 def _gather_rate(device: torch.device, columns: int) -> float:

@@ -18,7 +18,7 @@ from hmlet.losses import build_loss
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import duration
-from hmlet.training.floor import nominal_seconds
+from hmlet.training.floor import inverse_rate, nominal_seconds, solving_seconds
 from hmlet.training.learner import Learner
 from hmlet.training.steps import GradientSteps
 
@@ -210,7 +210,7 @@ STANDING_FOR = {"cpu": 100_000, "cuda": 5_000_000}
 
 def seconds_of(recipe: Recipe, users: int, items: int, edges: int, device: torch.device) -> float:
     """About how long a training takes on data of these sizes: measured on random interactions, fewer where they are
-    many, and extrapolated. A step grows as its bytes and operations do, ranking with users times items.
+    many, and extrapolated. A step and a solution grow as their bytes and operations do, ranking with users times items.
 
     Raises DataError for sizes so small that no loss can be computed.
     """
@@ -224,20 +224,37 @@ def seconds_of(recipe: Recipe, users: int, items: int, edges: int, device: torch
     pace, per_epoch = measure_pace(data, small, device)
 
     def growth(resting: bool) -> float:
-        if recipe.model.solved:
-            return 1.0 / share
         whole = nominal_seconds(recipe, users, items, edges, device.type, resting)
         return whole / nominal_seconds(small, few_users, few_items, few_edges, device.type, resting)
 
-    propagated = min(pace.validation, pace.step)  # a pass over the graph, which is a part of either
+    if recipe.model.solved:
+        step = resting = _solution(recipe, (users, items, edges), (few_users, few_items, few_edges), pace.step, device)
+        propagated = 0.0
+    else:
+        resting, step = pace.resting * growth(resting=True), pace.step * growth(resting=False)
+        propagated = min(pace.validation, pace.step)  # a pass over the graph, which is a part of either
     whole = Pace(
         start=pace.start / share,
-        resting=pace.resting * growth(resting=True),
-        step=pace.step * growth(resting=False),
+        resting=resting,
+        step=step,
         validation=propagated / share + (pace.validation - propagated) / share**2,
         saving=pace.saving / share,
     )
     return whole.total(recipe, per_epoch)
+
+
+def _solution(
+    recipe: Recipe, sizes: tuple[int, int, int], few: tuple[int, int, int], seconds: float, device: torch.device
+) -> float:
+    """Seconds of a solution for users, items and edges, from those that it took for few of them.
+
+    An inverse grows with the cube of its size, and is a small part of a small solution. So its time is that of its
+    operations at the rate that a small inverse shows, and only what is left of the time is extrapolated.
+    """
+    rate = inverse_rate(device) if solving_seconds(recipe, *sizes, device.type, 1.0)[0] else 1.0
+    inverse, rest = solving_seconds(recipe, *sizes, device.type, rate)
+    few_inverse, few_rest = solving_seconds(recipe, *few, device.type, rate)
+    return inverse + max(seconds - few_inverse, 0.0) * rest / few_rest
 
 
 def random_data(users: int, items: int, edges: int, seed: int) -> Dataset:
