@@ -173,3 +173,10 @@ def test_mistakes_are_named_with_their_fix(split: str, mask: str, k: int, words:
 def test_mask_parts() -> None:
     assert mask_parts("test", "train+valid") == ("train", "valid")
     assert mask_parts("valid", "train") == ("train",)
+
+
+@pytest.mark.parametrize(("split", "fix"), [("test", "use train or train+valid"), ("valid", "use train")])
+def test_an_unknown_mask_is_answered_with_those_that_fit_the_split(split: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        mask_parts(split, "foo")
+    assert str(refused.value) == f"there is no mask 'foo': {fix}"

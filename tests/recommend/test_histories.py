@@ -41,7 +41,7 @@ def test_explanations_add_up(run: Run) -> None:
         assert parts["score"] == pytest.approx(each["score"], abs=1e-12)
         assert [layer["contribution"] for layer in parts["layers"]] == [parts["score"]]
         carried = [item["contribution"] for item in parts["carried_by"]]
-        assert carried == sorted(carried, reverse=True)
+        assert carried == sorted(carried, key=abs, reverse=True)
         assert sum(carried) + parts["remainder"] == pytest.approx(parts["score"], abs=1e-6)
         assert parts["gates"] == []
         if run.record.model in ITEM_ITEM:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -60,9 +60,9 @@ class Evaluation:
 
 def mask_parts(split: str, mask: str) -> tuple[str, ...]:
     """The parts whose items a mask hides; hiding the part that is asked for would leave nothing to find."""
-    parts = _parts(mask)
     if split not in ("valid", "test"):
         raise ConfigError(f"there is no split {split!r} to evaluate on", "use valid or test")
+    parts = _parts(mask, [name for name, hidden in MASKS.items() if split not in hidden])
     if split in parts:
         raise ConfigError(
             f"mask {mask!r} hides the {split} items that would have to be found", f"use {option('mask', 'train')}"
@@ -75,9 +75,9 @@ def seen_items(data: Dataset, mask: str) -> Csr:
     return data.csr(*_parts(mask))
 
 
-def _parts(mask: str) -> tuple[str, ...]:
+def _parts(mask: str, possible: Iterable[str] = MASKS) -> tuple[str, ...]:
     if mask not in MASKS:
-        raise ConfigError(f"there is no mask {mask!r}", f"use {' or '.join(MASKS)}")
+        raise ConfigError(f"there is no mask {mask!r}", f"use {' or '.join(possible)}")
     return MASKS[mask]
 
 

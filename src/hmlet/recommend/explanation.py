@@ -60,7 +60,7 @@ class Parts(NamedItem):
     seen: bool  # the user already has the item
     layers: list[LayerPart]
     gates: list[GateChoices]
-    carried_by: list[Carrier]  # the largest contribution first
+    carried_by: list[Carrier]  # the largest contribution first, whatever its sign
     remainder: float
 
 
@@ -101,12 +101,12 @@ def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:
 
 
 def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]], float]:
-    """What each of the user's items brings to the score, the largest first, and the score."""
+    """What each of the user's items brings to the score, the largest first, whatever its sign; and the score."""
     own, item_F = fold.own_items(user), fold.factor(fold.graph.n_users + item).double()
     score = float(fold.factor(user).double() @ item_F)
     without_BF = fold.edited_user(user, [np.delete(own, at) for at in range(len(own))])
     lost = score - (without_BF.double() @ item_F).numpy()
-    order = np.argsort(-lost, kind="stable")
+    order = np.argsort(-np.abs(lost), kind="stable")
     return [(int(own[at]), float(lost[at])) for at in order], score
 
 
@@ -150,7 +150,7 @@ def _reason(parts: Parts, sign: int) -> str:
     if not parts["carried_by"]:
         return ", who has no training items, so that no item explains it"
     side, score = "for" if sign > 0 else "against", parts["score"]
-    speaking = [each for each in parts["carried_by"][::sign] if sign * each["contribution"] > 0]
+    speaking = [each for each in parts["carried_by"] if sign * each["contribution"] > 0]
     if not speaking:
         return f", although none of the user's items speaks {side} it"
     named = speaking[:MOST_NAMED]

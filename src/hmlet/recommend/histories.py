@@ -48,8 +48,8 @@ class HistoryFold:
         return float(self.scorer.exact(self.users([self.own_items(user)], True), torch.tensor([[item]])))
 
     def by_item(self, user: int, item: int) -> list[tuple[int, float]]:
-        """What each of the user's items adds to the score, the largest first; these add up to the score."""
+        """What each of the user's items adds to the score, which is their sum; the largest first, whatever its sign."""
         own = np.asarray(self.own_items(user))
         alone = self.users([[each] for each in own])
         weights = self.scorer.exact(alone, torch.full((len(own), 1), item))[:, 0].numpy()
-        return [(int(own[at]), float(weights[at])) for at in np.argsort(-weights, kind="stable")]
+        return [(int(own[at]), float(weights[at])) for at in np.argsort(-np.abs(weights), kind="stable")]
