@@ -43,7 +43,10 @@ class Fake:
         self.before = before
         self.calls: list[tuple[Recipe, Path, bool]] = []
 
-    def __call__(self, data: Dataset, recipe: Recipe, out: Path, *, device: str, resume: bool, listener: Any) -> Any:
+    def __call__(
+        self, data: Dataset, recipe: Recipe, out: Path, *, device: str, resume: bool, listener: Any, keep_data: bool
+    ) -> Any:
+        assert not keep_data  # a search has one data set and many runs
         self.calls.append((recipe, out, resume))
         out.mkdir(parents=True, exist_ok=True)
         for name in ("config.toml", "run.json", "metrics.jsonl", "factors.safetensors", "checkpoint.safetensors"):

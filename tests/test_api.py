@@ -29,6 +29,7 @@ from hmlet.cli.evaluate import evaluate
 from hmlet.cli.finish import finish
 from hmlet.cli.leaderboard import leaderboard
 from hmlet.cli.models import models
+from hmlet.cli.package import package, pull, push
 from hmlet.cli.plan import plan
 from hmlet.cli.recommend import export
 from hmlet.cli.report import report
@@ -55,7 +56,11 @@ TWINS = {
     "fit": train,
     "leaderboard": leaderboard,
     "list_models": models,
+    "package": package,
     "plan": plan,
+    "pull": pull,
+    "push": push,
+    "refit": train,
     "report": report,
     "reproduce": reproduce,
     "resolve": train,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,22 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     captured = capsys.readouterr()
     assert captured.err == ""
     return captured.out
+
+
+def test_a_terminal_shows_the_best_in_bold(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns stay as wide as in a pipe, which gets Markdown."""
+    command = ("compare", runs["gcn"], runs["bpr-1"])
+    piped = run(capsys, *command)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = run(capsys, *command)
+    (best,) = {word for line in piped.splitlines()[2:4] for word in re.findall(r"\*\*(.+?)\*\*", line.split(" | ")[1])}
+    assert f"\x1b[1m{best}\x1b[0m" in shown
+    assert "*" not in shown
+    plain = re.sub(r"\x1b\[\d+m", "", shown)
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in piped.splitlines()]
 
 
 def test_json_has_what_the_contract_names(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

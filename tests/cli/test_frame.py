@@ -50,6 +50,23 @@ def test_help_succeeds_and_names_the_groups(capsys: pytest.CaptureFixture[str], 
     assert err == ""
 
 
+@pytest.mark.parametrize(
+    ("shell", "asked"),
+    [
+        ("bash", {"COMP_WORDS": "hmlet recom", "COMP_CWORD": "1"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "hmlet recom"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "hmlet recom", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_a_shell_completes_a_command(shell: str, asked: dict[str, str]) -> None:
+    """As the script asks that `hmlet --install-completion` installs."""
+    environment = {**os.environ, "_HMLET_COMPLETE": f"complete_{shell}", **asked}
+    done = subprocess.run([sys.executable, "-m", "hmlet"], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "recommend" in done.stdout
+    assert "report" not in done.stdout
+
+
 @pytest.mark.parametrize("command", ["analyze", "report", "reproduce", "tune", "data prepare"])
 def test_each_of_two_examples_has_a_line_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -44,6 +45,14 @@ def test_recommend_users(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(answer["items"]) == 3 and set(answer["items"][0]) == {"item", "score"} for answer in answers)
     text = call(capsys, "recommend", run, "--user", "u1", "-k", 3)
     assert [line.split()[0] for line in text.splitlines()[3:]] == [each["item"] for each in answers[0]["items"]]
+
+
+def test_without_ids_a_few_users_are_shown_as_a_sample(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first, the last and one between them; the note is not in the way of a pipe."""
+    assert main(["recommend", str(run), "-k", "2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [answer["user"] for answer in json.loads(out)] == ["u0", "u24", "u47"]
+    assert err == "3 of 48 users as a sample; name others with --user\n"
 
 
 def test_small_scores_keep_three_digits(
@@ -107,9 +116,19 @@ def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "96 rows" in call(capsys, "export", run, "--out", out, "-k", 2)
 
 
+def test_explain_shows_the_items_that_the_sentence_names_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = json.loads(call(capsys, "explain", run, "--user", "u3", "--item", "i1", "--json"))
+    sizes = [abs(each["contribution"]) for each in parts["carried_by"]]
+    assert sizes == sorted(sizes, reverse=True)
+    named = re.findall(r"(i\d+) \([+-]", parts["sentence"])
+    sign = 1 if parts["score"] > 0 else -1
+    agreeing = [each["item"] for each in parts["carried_by"] if sign * each["contribution"] > 0]
+    assert named == agreeing[:3]
+    assert set(named) <= {each["item"] for each in parts["carried_by"][:10]}
+
+
 def test_mistakes_take_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "recommend needs --user or --items" in fails(capsys, "recommend", run)
-    assert "recommend needs --user or --items" in fails(capsys, "recommend", run, "--user", "u1", "--items", "i1")
+    assert "recommend takes --user or --items" in fails(capsys, "recommend", run, "--user", "u1", "--items", "i1")
     assert "new user 1 has no items" in fails(capsys, "recommend", run, "--items", ",")
     assert "user 'u99' is not in the data set" in fails(capsys, "recommend", run, "--user", "u99")
     assert "similar needs --item or --user" in fails(capsys, "similar", run)

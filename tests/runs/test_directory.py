@@ -26,7 +26,7 @@ from hmlet.api import Run
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
-from hmlet.errors import RunError
+from hmlet.errors import DataError, RunError
 from hmlet.runs import directory as runs
 from hmlet.runs import tensors
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
@@ -104,14 +104,17 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_every_file_of_a_run_has_a_reader_here(finished: Path) -> None:
-    assert {path.name for path in finished.iterdir()} - {"run.lock"} == set(READERS)
+    """The copy of the data is a prepared directory, which has tests of its own."""
+    assert {path.name for path in finished.iterdir()} - {"run.lock", "data"} == set(READERS)
 
 
 def test_every_file_of_a_run_can_be_read_by_those_whom_the_umask_lets(finished: Path) -> None:
     """safetensors gives its files 0600, and a service under an account of its own could not open such a run."""
     probe = finished.parent / "probe"
     probe.touch()
-    modes = {path.name: path.stat().st_mode for path in finished.iterdir() if path.name != "run.lock"}
+    modes = {
+        path.name: path.stat().st_mode for path in finished.rglob("*") if path.is_file() and path.name != "run.lock"
+    }
     assert modes == dict.fromkeys(modes, probe.stat().st_mode)
 
 
@@ -243,21 +246,45 @@ def test_the_lock_is_no_link(copy: Path, tmp_path: Path) -> None:
 
 
 def test_the_data_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run made with relative paths is read from elsewhere; data that is gone is asked for by its place."""
+    """A run made with relative paths is read from elsewhere; data that is gone is asked for by its place, and may be
+    given from another one."""
     checkerboard().save(tmp_path / "made" / "data")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "made")
-    RunDirectory.create("run", recipe(), Dataset.load("data"), "cpu")
+    RunDirectory.create("run", recipe(), Dataset.load("data"), "cpu", keep_data=False)
+    assert not Path("run/data").exists()
     monkeypatch.chdir(tmp_path / "elsewhere")
     directory = RunDirectory.open("../made/run")
     directory.record = directory.record.concluded(1, 1, None, 1.0)
     assert Run(directory).data.fingerprint == checkerboard().fingerprint
-    shutil.rmtree(tmp_path / "made" / "data")
+    shutil.move(tmp_path / "made" / "data", tmp_path / "now")
     with pytest.raises(RunError) as refused:
         _ = Run(directory).data
     assert str(refused.value) == (
-        f"the data of ../made/run was at {tmp_path / 'made' / 'data'}: put it back, or train again"
+        f"the data of ../made/run was at {tmp_path / 'made' / 'data'}: say where it is now with `data`"
     )
+    assert Run(directory, tmp_path / "now").data.fingerprint == checkerboard().fingerprint
+    checkerboard(blocks=3).save(tmp_path / "other")
+    with pytest.raises(RunError, match="has changed since"):
+        _ = Run(directory, tmp_path / "other").data
+
+
+def test_a_run_keeps_its_data_and_checks_it(tmp_path: Path) -> None:
+    """It says where the data was, and needs it no longer; a copy that is damaged, or a link, is refused."""
+    checkerboard().save(tmp_path / "source")
+    directory = RunDirectory.create(tmp_path / "run", recipe(), Dataset.load(tmp_path / "source"), "cpu")
+    assert directory.record.data.reference == str(tmp_path / "source")
+    directory.record = directory.record.concluded(1, 1, None, 1.0)
+    shutil.rmtree(tmp_path / "source")
+    assert Run(directory).data.fingerprint == checkerboard().fingerprint
+    items = tmp_path / "run" / "data" / "items.parquet"
+    items.write_bytes(items.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"items\.parquet is damaged"):
+        _ = Run(directory).data
+    shutil.rmtree(tmp_path / "run" / "data")
+    (tmp_path / "run" / "data").symlink_to(checkerboard().save(tmp_path / "outside"))
+    with pytest.raises(RunError, match="is a symbolic link"):
+        _ = Run(directory).data
 
 
 # -- several who add to one run -----------------------------------------------------------------------------------
@@ -430,7 +457,8 @@ def test_a_training_survives_any_failing_file_operation(
         errors = capfd.readouterr().err
         assert (status == 0) == clean, (failing, errors)
         assert clean or str(out) in errors, failing
-        assert not list(out.glob("*.tmp")), failing
+        # A folder that cannot be opened cannot be emptied either; the next start removes it.
+        assert not [path for path in out.glob("*.tmp") if path.is_file()], failing
         if not clean and (out / RECORD).is_file():
             load_checkpoint(RunDirectory.open(out))
         ended = training.fit(data, how, out, device="cpu", resume=True)

@@ -6,7 +6,7 @@ its directory. Nothing here prints. Remarks go to the logger "hmlet", and `progr
 
 from hmlet.api.runs import Run, analyze, compare, evaluate, export, report, serve
 from hmlet.api.training import alternatives, finish, fit, longer_recipe, plan, recorded_recipe, resolve, tune
-from hmlet.api.upkeep import update
+from hmlet.api.upkeep import package, pull, push, refit, update
 from hmlet.models import DEFAULT
 from hmlet.runs.record import RECORD
 from hmlet.training.environment import environment
@@ -29,8 +29,12 @@ __all__ = [
     "finish",
     "fit",
     "longer_recipe",
+    "package",
     "plan",
+    "pull",
+    "push",
     "recorded_recipe",
+    "refit",
     "report",
     "resolve",
     "serve",

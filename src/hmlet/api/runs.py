@@ -169,7 +169,8 @@ def serve(
         from hmlet.serving import server
     except ImportError as error:
         raise MissingExtra("hmlet serve", str(error.name), "serve") from error
-    server.serve(_path(run), Run.open, settings, listening)
+    now = run.data_now if isinstance(run, Run) else None
+    server.serve(_path(run), lambda path: Run.open(path, now), settings, listening)
 
 
 class Run(Recommender):

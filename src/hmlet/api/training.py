@@ -128,6 +128,7 @@ def fit(
     threads: int | None = None,
     resume: bool = False,
     extend: bool = False,
+    keep_data: bool = True,
     profile: bool = False,
     tensorboard: Path | str | None = None,
     listener: Listener | None = None,
@@ -143,7 +144,8 @@ def fit(
     `minutes` is a budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the
     recipe of the finished run names. `threads` on the CPU are by default those that this machine has and that are fast
     now. With `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. With
-    `extend`, a run with a constant step size goes on with more epochs: those of the recipe, or twice its own. `profile`
+    `extend`, a run with a constant step size goes on with more epochs: those of the recipe, or twice its own. The run
+    keeps a copy of its data, unless `keep_data` is off and the data is on disk. `profile`
     writes where the time goes to profile.json; `tensorboard` is a directory for TensorBoard events; the `listener` is
     told of every epoch. Processes that torchrun started train together; `ranks` are those of a group already joined.
     """
@@ -191,6 +193,7 @@ def fit(
             tell=lambda text: log.info("%s", text),
             ranks=group,
             profile=watch,
+            keep_data=keep_data,
         )
     run = Run(trained)
     run.data = dataset  # it need not be read again

@@ -1,4 +1,4 @@
-"""What keeps a finished run alive: new interactions."""
+"""What follows a finished run: new interactions, a last training on everything, and its way to other machines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from hmlet import packaging
 from hmlet.api.runs import Run
 from hmlet.data import Columns
 from hmlet.data.extension import Added, extended, new_interactions
+from hmlet.packaging import hub
 from hmlet.runs.record import RECORD
 from hmlet.system.progress import Advance, Progress, hidden
 from hmlet.system.threads import working_threads
-from hmlet.training import updating
+from hmlet.training import refitting, updating
 from hmlet.training.loop import choose_device
 from hmlet.training.trainer import EpochEvent, Listener
 
@@ -69,6 +71,91 @@ def update(
     found = Run(trained)
     found.data = grown  # it need not be read again
     return found
+
+
+def refit(
+    run: Run | Path | str,
+    out: Path | str,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    resume: bool = False,
+    progress: Progress = hidden,
+) -> Run:
+    """Train a finished run's recipe on all its data, for the epochs that validation chose: `hmlet train --refit-all`.
+
+    Example: hmlet.refit("runs/selection", "runs/production")
+
+    The training, validation and test parts are all trained on. So the refit has no test figures, and its record has
+    those of the run.
+    """
+    opened = run if isinstance(run, Run) else Run.open(run)
+    test = opened.evaluate().metrics if opened.data.count("test") else None
+    with _threads(device, threads, opened), progress(f"refitting {opened.record.model}") as advance:
+        trained = refitting.refit(
+            opened.directory,
+            opened.data,
+            test,
+            out,
+            device=device,
+            resume=resume,
+            listener=_showing(advance),
+            tell=lambda text: log.info("%s", text),
+        )
+    return Run(trained)
+
+
+def package(
+    run: Run | Path | str, out: Path | str, *, wheel: Path | str | None = None, progress: Progress = hidden
+) -> Path:
+    """Write everything needed to serve a run elsewhere as one folder, or as one .tar.gz: `hmlet package`.
+
+    Example: hmlet.package("runs/end", "package")
+
+    It has the run with its data, a model card, a Dockerfile, a compose file and a Kubernetes manifest. `wheel` is a
+    wheel of hmlet to include.
+    """
+    opened = run if isinstance(run, Run) else Run.open(run)
+    with progress(f"packaging {opened.directory.path}"):
+        return packaging.package(opened, Path(out), wheel=None if wheel is None else Path(wheel))
+
+
+def push(
+    run: Run | Path | str,
+    repository: str,
+    *,
+    private: bool = True,
+    token: str | None = None,
+    progress: Progress = hidden,
+) -> str:
+    """Upload a run's package to a Hugging Face Hub repository, and return the address of the commit: `hmlet push`.
+
+    Example: hmlet.push("runs/end", "me/recommender")
+
+    A repository that does not exist is created, `private` unless told otherwise. `token` is by default what
+    huggingface_hub finds: HF_TOKEN, or a login.
+    """
+    opened = run if isinstance(run, Run) else Run.open(run)
+    with progress(f"uploading to {repository}"):
+        return hub.push(opened, repository, private=private, token=token)
+
+
+def pull(
+    repository: str,
+    out: Path | str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    progress: Progress = hidden,
+) -> Run:
+    """Download a run that `push` uploaded, and open it: `hmlet pull`.
+
+    Example: hmlet.pull("me/recommender", "runs/pulled")
+
+    `out` gets the whole package. The run is in its folder `run`.
+    """
+    with progress(f"downloading {repository}"):
+        return Run.open(hub.pull(repository, Path(out), revision=revision, token=token))
 
 
 def _next_to(path: Path) -> Path:

@@ -20,6 +20,7 @@ from hmlet.cli import (  # noqa: F401 - commands register themselves when they a
     finish,
     leaderboard,
     models,
+    package,
     plan,
     recommend,
     report,
@@ -48,6 +49,7 @@ from hmlet.version import VERSION
 
 app.add_typer(data.app, name="data", no_args_is_help=False)
 GRACE = 3.0  # seconds
+COMPLETION = "_HMLET_COMPLETE"  # the variable by which the scripts of `hmlet --install-completion` ask
 _ON_RANKS = ("train", "export")  # the commands that several processes can share
 
 
@@ -149,7 +151,7 @@ def _require_one_process(arguments: list[str]) -> None:
     """Refuse that torchrun starts several processes of a command that is written for one."""
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
         return
-    if (command := " ".join(_command(arguments))) not in _ON_RANKS:
+    if (command := " ".join(_command(arguments))) not in _ON_RANKS or "--refit-all" in arguments:
         raise ConfigError(
             f"hmlet {command} runs in one process", f"start it without torchrun, which is for {' and '.join(_ON_RANKS)}"
         )
@@ -183,6 +185,8 @@ def _command(arguments: list[str]) -> list[str]:
 def run() -> None:
     """The console script's entry."""
     settle_streams()
+    if COMPLETION in os.environ:  # a shell asks what may follow; Typer answers and ends the process
+        app(prog_name="hmlet")
     end_when_told(say_stopped)
     wait_without_spinning()
     status = main()

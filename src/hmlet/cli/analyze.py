@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
+from hmlet.cli.evaluate import DataNow
 
 if TYPE_CHECKING:
     from hmlet import Analysis
@@ -20,6 +21,7 @@ def analyze(
         str, typer.Option(help="Betweenness and closeness: exact, sampled:N (from N sources) or none.")
     ] = "exact",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, for the centralities.")] = "auto",
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """Analyse the gates of a finished run, and write what is found into it as analysis.json.
@@ -32,7 +34,9 @@ def analyze(
     """
     import hmlet
 
-    found = hmlet.analyze(*runs, centrality=centrality, device=device, progress=progress)
+    found = hmlet.analyze(
+        *(hmlet.Run.open(run, data) for run in runs), centrality=centrality, device=device, progress=progress
+    )
     if as_json:
         first = found[0].as_json()
         print_json(first if len(found) == 1 else {**first, "runs": [each.as_json() for each in found]})

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hmlet.cli.console import Json, app, print_json, print_line, progress
+from hmlet.cli.console import Json, app, print_emphasised, print_json, print_line, progress
+from hmlet.cli.evaluate import DataNow
 
 
 @app.command()
@@ -16,6 +17,7 @@ def compare(
     split: Annotated[str, typer.Option("--split", help="The part to rank: valid or test.")] = "test",
     mask: Annotated[str, typer.Option("--mask", help="Items left out of the ranking: train or train+valid.")] = "train",
     k: Annotated[int, typer.Option("-k", help="Length of the lists.", min=1)] = 20,
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """Compare models: means, %improvement, paired t-test, Wilcoxon, effect size, 95 % interval.
@@ -27,10 +29,12 @@ def compare(
     """
     import hmlet
 
-    comparison = hmlet.compare(*runs, split=split, mask=mask, k=k, progress=progress)
+    comparison = hmlet.compare(
+        *(hmlet.Run.open(run, data) for run in runs), split=split, mask=mask, k=k, progress=progress
+    )
     if as_json:
         print_json(comparison.as_json())
         return
-    print_line(comparison.markdown())
+    print_emphasised(comparison.markdown())
     print_line()
     print_line(comparison.conclusion())

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Json",
     "MaybeModel",
-    "Model",
     "Overrides",
     "Preset",
     "app",
@@ -40,6 +39,7 @@ __all__ = [
     "in_shell",
     "is_utf8",
     "note",
+    "print_emphasised",
     "print_json",
     "print_line",
     "print_table",
@@ -56,19 +56,18 @@ __all__ = [
 
 app = typer.Typer(
     name="hmlet",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 LINE_SECONDS = 30.0
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
+_BOLD, _ITALIC = re.compile(r"\*\*([^*|]+)\*\*"), re.compile(r"\*([^*|]+)\*")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # all but the end of a line
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 # A recipe, as train, plan and tune are told of it.
-_MODEL = typer.Option(help="The model's name; an unknown name lists them all.")
-Model = Annotated[str, _MODEL]
+_MODEL = typer.Option(help="The model's name; `hmlet models` lists them, the default first.")
 MaybeModel = Annotated[str | None, _MODEL]
 Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, best, paper or authors.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
@@ -128,6 +127,15 @@ def _harmless(text: str) -> str:
 def _write(text: str) -> None:
     if speaks():
         sys.stdout.write(text + "\n")
+
+
+def print_emphasised(text: str) -> None:
+    """Markdown whose **bold** and *italic* words a terminal shows as such, in columns of the same width."""
+    shown = _harmless(text)
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        shown = _BOLD.sub("\x1b[1m\\1\x1b[0m    ", shown)
+        shown = _ITALIC.sub("\x1b[3m\\1\x1b[0m  ", shown)
+    _write(shown)
 
 
 def note(text: str) -> None:

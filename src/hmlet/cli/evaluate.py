@@ -11,6 +11,10 @@ from hmlet.cli.console import Json, app, print_json, print_line, print_table, pr
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Mask = Annotated[str, typer.Option(help="Items that are left out of the ranking: train or train+valid.")]
+DataNow = Annotated[
+    str | None,
+    typer.Option("--data", help="Where the data of a run without a copy of it is now: a prepared directory."),
+]
 TopK = Annotated[int, typer.Option("-k", help="Length of the lists.", min=1)]
 
 
@@ -20,6 +24,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="Held-out part: valid or test.")] = "test",
     mask: Mask = "train",
     k: TopK = 20,
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """Full-ranking metrics of a run, averaged over users.
@@ -28,7 +33,7 @@ def evaluate(
     """
     import hmlet
 
-    result = hmlet.evaluate(run, split, mask, k, progress=progress)
+    result = hmlet.evaluate(hmlet.Run.open(run, data), split, mask, k, progress=progress)
     if as_json:
         print_json(result.as_json())
         return

@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hmlet.cli.console import Json, app, given, print_json, print_line, print_table, progress, read_text
-from hmlet.cli.evaluate import RunPath, TopK
+from hmlet.cli.console import Json, app, given, note, print_json, print_line, print_table, progress, read_text
+from hmlet.cli.evaluate import DataNow, RunPath, TopK
 from hmlet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hmlet import Run
 
 KNOWN = "all"  # hmlet.ranking.evaluation's, which imports torch, and --help must not
 IDS_BYTES = 1 << 28  # of a file of ids: some ten million of them
+SAMPLED_USERS = 3  # that `recommend` shows if it is told of nobody
 MOST_CARRIERS = 10  # rows of `explain`'s table of items; the others are summed
 Mask = Annotated[str, typer.Option(help="Which of a user's own items are left out: all, train+valid or train.")]
 Allow = Annotated[
@@ -38,24 +42,25 @@ def recommend(
     mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """The best items for users, or for a newcomer who has some items.
+    """The best items for users, or for a newcomer who has some items; without either, for a few users as a sample.
 
     Example: hmlet recommend runs/end --user gimp -k 5
     """
     from hmlet import Run
 
-    if (user is None) == (items is None):
-        raise ConfigError("recommend needs --user or --items, and not both", "for example --user gimp")
+    if user is not None and items is not None:
+        raise ConfigError("recommend takes --user or --items, and not both", "for example --user gimp")
     if items is not None and given(context, "mask"):
         raise ConfigError("--mask goes with --user", "leave it out: a newcomer's own items are never recommended")
     own = [] if items is None else _listed(items)
-    opened, lists = Run.open(run), {"allow": _ids(allow), "deny": _ids(deny)}
-    if user is not None:
-        answers = opened.recommend(user, k, mask, **lists)
-    else:
+    opened, lists = Run.open(run, data), {"allow": _ids(allow), "deny": _ids(deny)}
+    if items is not None:
         answers = opened.recommend_new([own], k, **lists)
+    else:
+        answers = opened.recommend(user or _sample(opened), k, mask, **lists)
     if as_json:
         print_json(answers)
         return
@@ -70,6 +75,7 @@ def similar(
     item: Annotated[str | None, typer.Option(help="An item's id.")] = None,
     user: Annotated[str | None, typer.Option(help="A user's id.")] = None,
     k: TopK = 20,
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """The items (or users) most like one of them, by the cosine of their factors.
@@ -78,7 +84,7 @@ def similar(
     """
     from hmlet import Run
 
-    opened = Run.open(run)
+    opened = Run.open(run, data)
     found: Sequence[Mapping[str, Any]]
     if item is not None and user is None:
         kind, wanted, found = "item", item, opened.similar_items(item, k)
@@ -98,6 +104,7 @@ def explain(
     run: RunPath,
     user: Annotated[str, typer.Option(help="A user's id.")],
     item: Annotated[str, typer.Option(help="An item's id.")],
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """Why an item is recommended to a user: in a sentence, by layer, and by the user's own items.
@@ -106,7 +113,7 @@ def explain(
     """
     from hmlet import Run
 
-    parts = Run.open(run).explain(user, item)
+    parts = Run.open(run, data).explain(user, item)
     if as_json:
         print_json(parts)
         return
@@ -141,6 +148,7 @@ def export(
     mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """The top-N of every user in one file, with the columns user, item, rank and score.
@@ -151,11 +159,21 @@ def export(
     """
     import hmlet
 
-    rows = hmlet.export(run, out, k, _ids(users), mask, allow=_ids(allow), deny=_ids(deny), progress=progress)
+    rows = hmlet.export(
+        hmlet.Run.open(run, data), out, k, _ids(users), mask, allow=_ids(allow), deny=_ids(deny), progress=progress
+    )
     if as_json:
         print_json({"out": str(out), "rows": rows, "k": k, "mask": mask})
         return
     print_line(f"{out}: {rows:,} rows")
+
+
+def _sample(run: Run) -> list[int | str]:
+    """A few users from the whole range of them, and a note that they are only a sample."""
+    users = run.data.users
+    chosen = sorted({round(at * (len(users) - 1) / (SAMPLED_USERS - 1)) for at in range(SAMPLED_USERS)})
+    note(f"{len(chosen)} of {len(users):,} users as a sample; name others with --user")
+    return [users.id(at) for at in chosen]
 
 
 def _listed(items: str) -> list[str]:

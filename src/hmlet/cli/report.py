@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hmlet.cli.console import Json, app, print_json, print_line, progress
+from hmlet.cli.evaluate import DataNow
 
 
 @app.command()
@@ -19,6 +20,7 @@ def report(
     figures: Annotated[
         Path | None, typer.Option("--figures", help="A directory for every figure as SVG and PNG besides.")
     ] = None,
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained page about finished runs; `hmlet analyze` first adds what the gates chose.
@@ -29,7 +31,9 @@ def report(
     """
     import hmlet
 
-    page, *drawn = hmlet.report(*runs, out=out, figures=figures, progress=progress)
+    page, *drawn = hmlet.report(
+        *(hmlet.Run.open(run, data) for run in runs), out=out, figures=figures, progress=progress
+    )
     if as_json:
         print_json({"report": str(page), "figures": [str(path) for path in drawn]})
     else:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hmlet.cli.console import app, note, read_text
+from hmlet.cli.evaluate import DataNow
 
 
 @app.command()
@@ -26,6 +27,7 @@ def serve(
     reload_root: Annotated[
         Path | None, typer.Option(help="Let POST /v1/reload swap in runs of this directory. SIGHUP rereads RUN always.")
     ] = None,
+    data: DataNow = None,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Search an index; GET /v1/model says how much it finds.")
     ] = False,
@@ -37,7 +39,7 @@ def serve(
     import hmlet
 
     hmlet.serve(
-        run,
+        hmlet.Run.open(run, data),
         host=host,
         port=port,
         token=None if token_file is None else read_text(token_file, "the token as its one line").strip(),

@@ -62,6 +62,17 @@ def train(
     evaluated: Annotated[
         bool, typer.Option("--evaluate", help="Also evaluate the finished run on the test part.")
     ] = False,
+    refit_all: Annotated[
+        bool,
+        typer.Option(
+            "--refit-all",
+            help="Train in OUT-selection first, and then in OUT on all data for as many epochs as validation chose"
+            " there. Nothing is left to test OUT on.",
+        ),
+    ] = False,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="Keep no copy of the data in the run, which then has to stay where it is.")
+    ] = False,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
     profiled: Annotated[
@@ -75,6 +86,8 @@ def train(
     Example: hmlet train debian --out runs/end --minutes 10 --evaluate
 
     Another model and recipe: hmlet train debian --model lightgcn --out runs/lightgcn --set train.epochs=50
+
+    For production: hmlet train debian --out runs/production --refit-all
 
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
@@ -102,31 +115,44 @@ def train(
         return
     if out is None:
         raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
+    if refit_all and (extend or out.name in ("", "..")):
+        raise ConfigError("--refit-all needs a new --out of its own", "leave --extend out, and name a directory")
     run = hmlet.fit(
         data,
         recipes,
-        out,
+        out.with_name(f"{out.name}-selection") if refit_all else out,
         device=device,
         minutes=minutes,
         threads=threads,
         resume=resume,
         extend=extend,
+        keep_data=not no_data,
         profile=profiled,
         tensorboard=tensorboard,
         progress=progress,
     )
     measured = run.profile if profiled and speaks() else None
     tested = hmlet.evaluate(run, progress=progress) if evaluated and speaks() else None
+    refitted = None
+    if refit_all:
+        refitted = hmlet.refit(run, out, device=device, threads=threads, resume=resume, progress=progress)
     if as_json:
         found = run.record.model_dump(include={"model", "best_epoch", "valid", "timings"})
         scores = {"test": tested.metrics} if tested else {}
-        print_json({"run": str(out), **found, **scores, **({"profile": measured} if measured else {})})
+        refit = {} if refitted is None else refitted.record.model_dump(include={"refitted_from"})
+        print_json({"run": str(out), **found, **scores, **({"profile": measured} if measured else {}), **refit})
         return
     print_line(summary(run))
     if tested:
         print_line(f"test @20: {_worth(tested.metrics)}")
+    if refitted:
+        print_line(
+            f"{out}: {refitted.record.epochs} epochs on all {len(refitted.data):,} interactions; nothing is held out,"
+            f" so no test figures exist for it. Those of {run.directory.path} chose its epochs"
+        )
     if run.still_improving:
-        note("validation still rose at the end; go on with --extend, or try a larger train.learning_rate")
+        how = "a larger train.epochs" if run.recipe.model.solved else "--extend, or a larger train.learning_rate"
+        note(f"validation still rose at the end; try {how}")
     if measured:
         _print_profile(measured)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from hmlet.cli.console import Json, Model, Overrides, Preset, app, print_json, print_line, progress
+from hmlet.cli.console import Json, MaybeModel, Overrides, Preset, app, print_json, print_line, progress
 
 if TYPE_CHECKING:
     from hmlet.api import Pruning, Sampler
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @app.command()
 def tune(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    model: Model,
     out: Annotated[Path, typer.Option(help="The directory of the search: trials, study, best recipe.")],
+    model: MaybeModel = None,
     space: Annotated[
         Path | None, typer.Option(help="A TOML file with a [space] table; by default the model's.")
     ] = None,
@@ -52,9 +52,10 @@ def tune(
     Example: hmlet train debian --model lightgcn --config tuned/best.toml --out runs/lightgcn
     """
     import hmlet
+    from hmlet.api import DEFAULT
 
     recipe = hmlet.resolve(
-        model, data, preset=preset, config=config, overrides=overrides or [], seed=seed, device=device
+        model or DEFAULT, data, preset=preset, config=config, overrides=overrides or [], seed=seed, device=device
     )
     result = hmlet.tune(
         data,
@@ -76,5 +77,5 @@ def tune(
     point = ", ".join(f"{key} = {value}" for key, value in result.best.params.items())
     print_line(f"best of {len(result.trials)} trials: validation NDCG@20 {result.best.value:.4f} with {point}")
     best = out / "best.toml"
-    command = shlex.join(["hmlet", "train", data, "--model", model, "--config", str(best), "--out", "RUN"])
+    command = shlex.join(["hmlet", "train", data, "--model", recipe.model.name, "--config", str(best), "--out", "RUN"])
     print_line(f"{best} has its recipe: {command}")

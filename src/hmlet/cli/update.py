@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hmlet.cli.console import Json, app, print_json, print_line, progress
-from hmlet.cli.evaluate import RunPath
+from hmlet.cli.evaluate import DataNow, RunPath
 from hmlet.cli.train import summary
 
 
@@ -35,6 +35,7 @@ def update(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted update in --out; give the same FILE.")
     ] = False,
+    data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """Train a finished run further on new interactions, users and items, without starting over.
@@ -47,7 +48,7 @@ def update(
     import hmlet
 
     updated = hmlet.update(
-        run,
+        hmlet.Run.open(run, data),
         file,
         out,
         user=user,

@@ -15,6 +15,8 @@ class TrainConfig(Section):
 
     epochs: PositiveInt = 100
     """At most this many passes; early stopping may end sooner."""
+    stop_after: PositiveInt | None = None
+    """Epoch after which training ends although its schedule goes on; a refit ends where validation chose to."""
     loss: str = "bpr"
     """The loss to minimise; its settings are in the [loss] table."""
     batch_size: PositiveInt = 2048
@@ -49,3 +51,8 @@ class TrainConfig(Section):
     """Bit-identical results on CUDA too, for some speed."""
     save_layers: bool = True
     """Store every layer's embeddings with the run: new users and explanations need them."""
+
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch, unless early stopping ends sooner."""
+        return min(self.epochs, self.stop_after or self.epochs)

@@ -171,6 +171,7 @@ class _Campaign:
             device=str(self.device),
             resume=True,
             listener=lambda event: tell(0.99 * event["epoch"] / event["epochs"]),
+            keep_data=False,
         )
         self._record(finished, run, began)
         record = Record.read(place)

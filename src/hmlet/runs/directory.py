@@ -37,6 +37,7 @@ from hmlet.runs.record import (
     RESTORE,
     DataReference,
     Hardware,
+    RefittedFrom,
     RunRecord,
     Source,
     UpdatedFrom,
@@ -51,6 +52,7 @@ from hmlet.system.tables import Column, read_table
 
 PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
 IDS = "ids.parquet"
+DATA = "data"  # a copy of the data set, as a prepared directory
 ID_COLUMNS = {
     "side": Column((pa.string(),)),
     "index": Column((pa.int32(),)),
@@ -100,9 +102,13 @@ class RunDirectory:
         data: Dataset,
         device: str,
         compared: Mapping[str, float] | None = None,
-        updated_from: UpdatedFrom | None = None,
+        origin: UpdatedFrom | RefittedFrom | None = None,
+        keep_data: bool = True,
     ) -> RunDirectory:
-        """A new run directory with its recipe, its ids and a record that says "running"."""
+        """A new run directory with its recipe, its ids, its data and a record that says "running".
+
+        Without `keep_data` it only says where the data is, if that is on disk.
+        """
         path = Path(path)
         require_own(path)
         require_new(path)
@@ -111,15 +117,16 @@ class RunDirectory:
             status="running",
             model=recipe.model.name,
             seed=recipe.seed,
-            data=_reference(path, data),
+            data=_reference(path, data, keep_data),
             versions=Versions.here(),
             source=Source.here(),
             hardware=Hardware.of(device),
         )
         if compared:
             record = record.model_copy(update={"compared": compared})
-        if updated_from is not None:
-            record = record.model_copy(update={"updated_from": updated_from})
+        if origin is not None:
+            key = "updated_from" if isinstance(origin, UpdatedFrom) else "refitted_from"
+            record = record.model_copy(update={key: origin})
         run = cls(path, record)
         run.write_text("config.toml", recipe.to_toml())
         run.write_table(IDS, _ids_table(data))
@@ -387,11 +394,14 @@ def _inside(directory: Path, name: str) -> Path:
     return path
 
 
-def _reference(path: Path, data: Dataset) -> DataReference:
-    """How to find the data again: a named set, a prepared directory, or a copy that the run keeps."""
+def _reference(path: Path, data: Dataset, keep: bool) -> DataReference:
+    """How to find the data again: a named set or a prepared directory. The run keeps a copy of data from memory, and of
+    all other data if asked to."""
     reference = data.reference
+    if keep or reference is None:
+        shutil.rmtree(path / DATA, ignore_errors=True)  # of a start that was killed
+        data.save(path / DATA)
     if reference is None:
-        data.save(path / "data", overwrite=True)
         reference = "."
     if not is_utf8(reference):
         raise RunError(f"the path {reference!r} of the data is not UTF-8", "rename the folder that is not")

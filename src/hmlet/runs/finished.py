@@ -13,14 +13,16 @@ from torch import Tensor
 from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.data.catalog import CATALOG, load
+from hmlet.data.record import is_prepared
 from hmlet.errors import RunError
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.ranking.scoring import FactorScorer, Scored, scored_by_weights
 from hmlet.runs.choices import GATE_COLUMNS, GATES, Choices
-from hmlet.runs.directory import IDS, Epoch, RunDirectory
+from hmlet.runs.directory import DATA, IDS, Epoch, RunDirectory
 from hmlet.runs.evaluations import store_evaluation, stored_evaluation
 from hmlet.runs.record import RunRecord
 from hmlet.system.progress import Advance, silent
+from hmlet.system.spelling import option
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +30,14 @@ log = logging.getLogger(__name__)
 class FinishedRun:
     """A finished run; its files are read when they are needed, and once."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, data: Path | str | None = None) -> None:
         self.directory = directory.require_finished()
+        self.data_now = data
 
     @classmethod
-    def open(cls, path: Path | str) -> Self:
-        return cls(RunDirectory.open(path))
+    def open(cls, path: Path | str, data: Path | str | None = None) -> Self:
+        """The finished run in a directory. `data` says where its data is now, if it has no copy of it."""
+        return cls(RunDirectory.open(path), data)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.directory.path}: {self.record.model} on {self.record.data.name}>"
@@ -79,8 +83,8 @@ class FinishedRun:
 
     @cached_property
     def data(self) -> Dataset:
-        """The data set that the run was trained on, found where it was and checked by its fingerprint."""
-        return recorded_data(self.directory)
+        """The data set that the run was trained on, checked by its fingerprint."""
+        return recorded_data(self.directory, self.data_now)
 
     def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
         """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
@@ -95,12 +99,15 @@ class FinishedRun:
         return result
 
 
-def recorded_data(run: RunDirectory) -> Dataset:
-    """The data set that a run was trained on, finished or not: found where it was and checked by its fingerprint."""
-    recorded = run.record.data
-    where = str(run.path / "data") if recorded.reference == "." else recorded.reference
+def recorded_data(run: RunDirectory, now: Path | str | None = None) -> Dataset:
+    """The data set that a run was trained on, finished or not, checked by its fingerprint.
+
+    It is the copy that the run keeps. Without one it is at `now`, or where it was at the time of the training.
+    """
+    recorded, copy = run.record.data, run.file(DATA)
+    where = str(copy if recorded.reference == "." or is_prepared(copy) else now or recorded.reference)
     if where not in CATALOG and not Path(where).exists():
-        raise RunError(f"the data of {run.path} was at {where}", "put it back, or train again")
+        raise RunError(f"the data of {run.path} was at {where}", f"say where it is now with {option('data')}")
     data = load(where)
     if data.fingerprint != recorded.fingerprint:
         raise RunError(f"{where} has changed since {run.path} was trained", "prepare it as it was, or train again")

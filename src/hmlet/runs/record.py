@@ -68,7 +68,7 @@ class DataReference(Part):
     name: str
     """Name of the data set."""
     reference: str
-    """A named set, the absolute path of a prepared directory, or "." for the copy in `data/`."""
+    """A named set, the absolute path of a prepared directory, or "." if there is only the copy in `data/`."""
     fingerprint: str
     """SHA-256 over ids and pairs; data with another fingerprint is refused."""
 
@@ -168,15 +168,32 @@ class UpdatedFrom(Part):
     fingerprint: str
     """Fingerprint of its data."""
     epochs: Count
-    """Epochs that the first training of the model took to its best one; the epochs of an update follow from it."""
+    """Epochs that the first training of the model took; those of an update are a share of them."""
     learning_rate: float
-    """Step size that the first training began with."""
+    """Step size that updates of the model begin with, as follows from its first training."""
     interactions: int
     """New training interactions."""
     users: int
     """New users."""
     items: int
     """New items."""
+
+
+class RefittedFrom(Part):
+    """The run that chose the number of epochs of a refit, and its figures: the refit itself has nothing held out."""
+
+    run: str
+    """Absolute path of its directory at that time."""
+    model: str
+    """SHA-256 of its `model.safetensors`."""
+    fingerprint: str
+    """Fingerprint of its data."""
+    best_epoch: Count
+    """Epoch that validation chose, and that the refit ends with."""
+    valid: Mapping[str, float] | None
+    """Validation metrics @20 of that epoch."""
+    test: Mapping[str, float] | None
+    """Test metrics @20 of that run, items of train left out; null without a test part."""
 
 
 class RunRecord(Part):
@@ -210,6 +227,8 @@ class RunRecord(Part):
     """Durations; absent while training."""
     updated_from: UpdatedFrom | None = None
     """The run that `hmlet update` made this one from; absent for other runs."""
+    refitted_from: RefittedFrom | None = None
+    """The run whose number of epochs this one trained on all interactions (`--refit-all`); absent for other runs."""
     note: str = ""
     """What was unusual about the end of the training, such as that `hmlet finish` ended it; absent if nothing was."""
     coverage: Mapping[str, float] = Field(default_factory=dict)
@@ -258,6 +277,15 @@ class RunRecord(Part):
         content = self.model_dump(exclude_unset=True, exclude=outcome)
         kept = {name: checksums for name, checksums in content["files"].items() if name in files}
         return RunRecord.model_validate({**content, "status": "running", "files": kept})
+
+    def portable(self) -> RunRecord:
+        """The record of a copy that has its data with it: earlier runs by their names, and no path of this machine."""
+        changes: dict[str, Part] = {"data": self.data.model_copy(update={"reference": "."})}
+        for key in ("updated_from", "refitted_from"):
+            origin = getattr(self, key)
+            if origin is not None:
+                changes[key] = origin.model_copy(update={"run": Path(origin.run).name})
+        return self.model_copy(update=changes)
 
     # -- on disk --------------------------------------------------------------------------------------------------
 

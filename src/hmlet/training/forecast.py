@@ -48,7 +48,7 @@ class Pace:
 
     def left(self, recipe: Recipe, per_epoch: int, taken: int, last: int | None = None) -> float:
         """Seconds from the moment that `taken` steps are done to the end of epoch `last`, or of all epochs."""
-        epochs, every = recipe.train.epochs if last is None else last, recipe.train.validate_every
+        epochs, every = recipe.train.last_epoch if last is None else last, recipe.train.validate_every
         steps, done = epochs * per_epoch, taken // per_epoch
         resting = max(0, min(recipe.model.warmup, epochs) * per_epoch - taken)
         validations = -(-epochs // every) - done // every if done < epochs else 0

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,7 +18,7 @@ from hmlet.losses import build_loss
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.directory import RunDirectory, require_new
 from hmlet.runs.locking import locked
-from hmlet.runs.record import RECORD, RunRecord, UpdatedFrom, Versions
+from hmlet.runs.record import RECORD, RefittedFrom, RunRecord, UpdatedFrom, Versions
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option, override
 from hmlet.system.stopping import StopRequest
@@ -31,14 +30,6 @@ from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
 from hmlet.training.steps import deterministic
 from hmlet.training.trainer import Listener, Tell, Trainer, extendable, untold
 from hmlet.version import VERSION
-
-
-@dataclass(frozen=True)
-class Update:
-    """What an update says about where it comes from."""
-
-    record: UpdatedFrom
-    start: RunDirectory | None  # the run whose model is taken over; None: the model is fitted anew
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
@@ -76,7 +67,9 @@ def fit(
     tell: Tell = untold,
     ranks: Ranks = ALONE,
     profile: Profile | None = None,
-    update: Update | None = None,
+    origin: UpdatedFrom | RefittedFrom | None = None,
+    start: RunDirectory | None = None,
+    keep_data: bool = True,
 ) -> RunDirectory:
     """Train a recipe on a data set's training part and write the run directory.
 
@@ -89,7 +82,8 @@ def fit(
     schedule; the run's recipe says how many. A resumed run keeps that number and has no deadline.
     With several `ranks` (hmlet.system.ranks.joined), each calls this with the same arguments, and rank 0 alone writes.
     A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
-    An `update` is the run to go on from.
+    The new run keeps a copy of its data, unless told not to. `origin` is what its record says of an earlier run, and
+    `start` is a finished run whose model it goes on from.
     """
     place = choose_device(device, ranks)
     if place.type == "cuda":
@@ -122,7 +116,7 @@ def fit(
     with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
         ranks.first(lambda: held.enter_context(locked(path)))  # its value is None
         record = ranks.first(
-            lambda: _enter(path, recipe, data, place, resume, extend, compared, update).record.as_json()
+            lambda: _enter(path, recipe, data, place, resume, extend, compared, origin, keep_data).record.as_json()
         )
         run = RunDirectory(path, RunRecord.model_validate(record))
         if run.finished:
@@ -132,7 +126,7 @@ def fit(
         watch = profile or UNWATCHED
         with watch.phase("graph and model"):
             trainer = Trainer(data, recipe, place, run, watch, ranks, deadline, tell, chosen_in)
-            trainer.restore(None if update is None else update.start)
+            trainer.restore(start)
         try:
             with watch.phase("training"):
                 trainer.loop(listener or (lambda event: None), request)
@@ -252,14 +246,13 @@ def _enter(
     resume: bool,
     extend: bool,
     compared: Mapping[str, float] | None,
-    update: Update | None,
+    origin: UpdatedFrom | RefittedFrom | None,
+    keep_data: bool,
 ) -> RunDirectory:
     """The run directory to train in: a new one, or with `resume` the one that is there, if it is of the same making."""
     started = (path / RECORD).is_file()
     if not extend and not (resume and started):
-        return RunDirectory.create(
-            path, recipe, data, str(device), compared, None if update is None else update.record
-        )
+        return RunDirectory.create(path, recipe, data, str(device), compared, origin, keep_data)
     run = RunDirectory.open(path)
     before = run.record.data
     if before.fingerprint != data.fingerprint:

@@ -88,8 +88,8 @@ class LoopState:
     def expected_end(self, train: TrainConfig) -> int:
         """The epoch after which training probably ends: where patience ends, once validation has begun to fall."""
         if train.patience and self.stale >= FALLING:
-            return min(train.epochs, self.best_epoch + train.patience * train.validate_every)
-        return train.epochs
+            return min(train.last_epoch, self.best_epoch + train.patience * train.validate_every)
+        return train.last_epoch
 
 
 class Trainer(Learner):
@@ -121,7 +121,7 @@ class Trainer(Learner):
     def loop(self, listener: Listener, request: StopRequest) -> None:
         """Train until the epochs are done or validation has stopped improving."""
         state, train = self.state, self.recipe.train
-        total = train.epochs * self.steps.per_epoch
+        total = train.last_epoch * self.steps.per_epoch
         self._foretell()
         self.model.train()
         while True:
@@ -174,7 +174,7 @@ class Trainer(Learner):
         whole = spent + self.forecast.left(last)
         if self._told is None or not 1 / CHANGED < whole / self._told < CHANGED:
             sooner = "; early stopping may end it sooner" if train.patience and self.validates else ""
-            if last < train.epochs:
+            if last < train.last_epoch:
                 sooner = f"; {duration(spent + self.forecast.left())} if validation improves again"
             self.tell(f"this run takes about {duration(whole)}, {duration(spent)} so far{sooner}")
             self._told = whole
@@ -192,7 +192,7 @@ class Trainer(Learner):
         state, train = self.state, self.recipe.train
         row: dict[str, Any] = {"epoch": epoch, "loss": self.steps.mean_loss()}
         self.forecast.stretch(state.step)
-        due = epoch % train.validate_every == 0 or epoch == train.epochs
+        due = epoch % train.validate_every == 0 or epoch == train.last_epoch
         if due and self.validates:  # with nothing to validate on, the last epoch is the model
             began = time.monotonic()
             with self.watch.phase("validation"):
@@ -205,7 +205,7 @@ class Trainer(Learner):
         self.ranks.first(lambda: self.run.append_metrics(row))
         best = Best(epoch=state.best_epoch, ndcg=state.best_value)
         left = self.forecast.left(state.expected_end(train))
-        return cast("EpochEvent", {**row, "epochs": train.epochs, "best": best, "left": left})
+        return cast("EpochEvent", {**row, "epochs": train.last_epoch, "best": best, "left": left})
 
     def _validate(self, epoch: int) -> dict[str, Any]:
         evaluation, layers = self.evaluate(epoch)
@@ -214,7 +214,7 @@ class Trainer(Learner):
         if value > self.state.best_value:
             self.state.best_value, self.state.best_epoch, self.state.stale = value, epoch, 0
             self.best = {}  # after the last epoch the model itself is the best one
-            if epoch < self.recipe.train.epochs:
+            if epoch < self.recipe.train.last_epoch:
                 self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         else:
             self.state.stale += 1

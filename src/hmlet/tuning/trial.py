@@ -94,7 +94,9 @@ class Objective:
                 task.report(event["epoch"], event["valid"][SELECTION])
 
         recipe = self.recipe(task.point)
-        record = fit(self.data, recipe, task.place, device=self.device, resume=True, listener=listen).record
+        record = fit(
+            self.data, recipe, task.place, device=self.device, resume=True, listener=listen, keep_data=False
+        ).record
         assert record.valid is not None  # `check` refuses data without a validation part
         return Trained(record.valid, record.best_epoch, record.timings.training_seconds)
 
