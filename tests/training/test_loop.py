@@ -122,7 +122,7 @@ def test_the_test_part_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return allowed(self, part)
 
     monkeypatch.setattr(Dataset, "slice", guarded)
-    assert same(fit(tmp_path / "run", data=data), whole)
+    assert same(fit(tmp_path / "run", data=data, keep_data=False), whole)  # a copy would hold all parts
 
 
 def test_another_test_part_changes_nothing(tmp_path: Path, whole: RunDirectory) -> None:

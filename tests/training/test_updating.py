@@ -66,7 +66,7 @@ def test_an_update_of_an_update_goes_by_the_first_training(tmp_path: Path) -> No
     for run in (second, third):
         assert run.record.updated_from is not None
         assert run.record.updated_from.epochs == first.record.epochs
-        assert run.recipe.train.learning_rate == first.recipe.train.learning_rate  # its schedule is constant
+        assert run.recipe.train.learning_rate == pytest.approx(first.recipe.train.learning_rate * updating.STEP_SHARE)
 
 
 def test_epochs_follow_the_share_of_what_is_new() -> None:
@@ -82,18 +82,11 @@ def test_epochs_follow_the_share_of_what_is_new() -> None:
     assert epochs(1, trained=3) == 1
 
 
-@pytest.mark.parametrize(("best", "share"), [(1, 1.0), (50, 0.515), (100, 0.3)])
-def test_the_step_size_is_that_of_the_best_epoch_and_never_nothing(best: int, share: float) -> None:
-    """A half cosine over 100 epochs is cos(49 π / 100) above a half in epoch 50, and nearly 0 in the last."""
-    recipe = resolve("lightgcn", overrides=["train.schedule=cosine", "train.epochs=100", "train.learning_rate=0.01"])
-    assert updating._step_size(recipe, best) == pytest.approx(0.01 * share, rel=0.02)
-
-
 def test_schedules_go_on_where_the_training_ended() -> None:
     gated = resolve("hmlet-end", overrides=["model.gate_warmup=10", "train.epochs=80"])
     found = updating.update_recipe(gated, 80, origin(), 1000)
     assert (found.model.gate_warmup, found.model.temperature_from) == (0, 80)
-    assert (found.train.schedule, found.train.learning_rate) == ("cosine", 0.01)
+    assert (found.train.schedule, found.train.learning_rate) == ("cosine", 0.01 * updating.STEP_SHARE)
     moving = resolve("lightgcn", overrides=["train.loss=softmax", "loss.temperature=0.2", "loss.temperature_end=0.1"])
     found = updating.update_recipe(moving, 80, origin(), 1000)
     assert (found.loss.temperature, found.loss.temperature_end) == (0.1, None)
@@ -118,6 +111,6 @@ def test_an_interrupted_update_goes_on_to_the_same_numbers(tmp_path: Path) -> No
 def test_an_update_without_its_first_checkpoint_is_not_begun_from_nothing(tmp_path: Path) -> None:
     data: Dataset = checkerboard()
     recipe = resolve("lightgcn", overrides=["model.embedding_size=8"])
-    RunDirectory.create(tmp_path / "run", recipe, data, "cpu", origin())
+    RunDirectory.create(tmp_path / "run", recipe, data, "cpu", origin=origin())
     with pytest.raises(RunError, match="has no checkpoint yet"):
         hmlet.fit(data, recipe, tmp_path / "run", device="cpu", resume=True)

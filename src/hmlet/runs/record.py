@@ -170,7 +170,7 @@ class UpdatedFrom(Part):
     epochs: Count
     """Epochs that the first training of the model took; those of an update are a share of them."""
     learning_rate: float
-    """Step size that updates of the model begin with, as follows from its first training."""
+    """Step size that the first training began with; that of an update is a part of it."""
     interactions: int
     """New training interactions."""
     users: int

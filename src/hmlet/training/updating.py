@@ -4,9 +4,8 @@ How many epochs an update takes and how large its steps are follow from how much
 
 - A training needs its epochs to move every node from where it starts. An update moves only what the new interactions
   touch, so its epochs are a multiple of their share. It never takes more epochs than the run itself did.
-- The step size starts where it was in the run's best epoch, because that is how far steps carried the model that
-  validation chose: smaller ones would fit the training part more closely than it did. It falls along a cosine from
-  there. A run that ended with steps of nearly nothing is updated with a part of its first step size.
+- The step size starts far below the one that the run started with, because old nodes are where they belong, and falls
+  along a cosine, because a finished model is one whose steps have become small.
 - Validation after every few epochs chooses which of them is kept.
 
 docs/production.md has what this was measured on.
@@ -24,12 +23,11 @@ from hmlet.models import EmbeddingConfig
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import UpdatedFrom
 from hmlet.training import loop
-from hmlet.training.steps import learning_rate
 from hmlet.training.trainer import Listener, Tell, untold
 
 EPOCHS_PER_SHARE = 2.0  # times the share of new interactions is the share of the run's epochs
 FEWEST = 0.05  # of the run's epochs
-STEP_SHARE = 0.3  # of the run's first step size, at least
+STEP_SHARE = 0.2  # of the run's first step size
 VALIDATIONS = 3  # at least, if there are as many epochs
 
 
@@ -56,7 +54,7 @@ def update(
         model=before.record.files["model.safetensors"][0],
         fingerprint=before.record.data.fingerprint,
         epochs=before.record.epochs if earlier is None else earlier.epochs,
-        learning_rate=_step_size(recipe, before.record.best_epoch) if earlier is None else earlier.learning_rate,
+        learning_rate=recipe.train.learning_rate if earlier is None else earlier.learning_rate,
         interactions=added.interactions,
         users=added.users,
         items=added.items,
@@ -79,12 +77,6 @@ def update(
     )
 
 
-def _step_size(recipe: Recipe, best_epoch: int) -> float:
-    """The step size that an update starts with: that of the run's best epoch, or a part of the first."""
-    rate = max(learning_rate(recipe.train, best_epoch - 1), STEP_SHARE * recipe.train.learning_rate)
-    return float(f"{rate:.2g}")
-
-
 def update_recipe(recipe: Recipe, trained: int, origin: UpdatedFrom, interactions: int) -> Recipe:
     """The recipe of an update, from that of its run, whose model took `trained` epochs.
 
@@ -94,7 +86,7 @@ def update_recipe(recipe: Recipe, trained: int, origin: UpdatedFrom, interaction
     epochs = math.ceil(origin.epochs * min(max(share, FEWEST), 1.0))
     train = {
         "epochs": epochs,
-        "learning_rate": origin.learning_rate,
+        "learning_rate": float(f"{origin.learning_rate * STEP_SHARE:.2g}"),
         "schedule": "cosine",
         "stop_after": None,
         "validate_every": max(1, min(recipe.train.validate_every, epochs // VALIDATIONS)),
