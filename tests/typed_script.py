@@ -13,11 +13,17 @@ import hmlet
 def study(place: Path) -> str:
     """Train two models and say which is better, touching every function and method."""
     data: hmlet.Dataset = hmlet.Dataset.load(place / "plays")
-    recipe: hmlet.Recipe = hmlet.resolve("lightgcn", data, overrides=["train.epochs=5"], seed=2)
+    recipe: hmlet.Recipe = hmlet.resolve("lightgcn", data, seed=2, epochs=5, embedding_size=8)
     plan: hmlet.Plan = hmlet.plan(data, recipe, device="cpu", memory="8GB")
     if not plan.fits:
         return ", ".join(change.what for change in plan.changes)
-    run: hmlet.Run = hmlet.fit(data, recipe, place / "lightgcn", device="cpu", listener=lambda event: None)
+    run: hmlet.Run = hmlet.fit(
+        data,
+        recipe,
+        place / "lightgcn",
+        device="cpu",
+        callbacks=[lambda event: None, hmlet.callbacks.TensorBoard("events")],
+    )
     best: float = (run.record.valid or {})["ndcg"]
     gated = hmlet.fit(data, out=place / "gated", device="cpu", resume=True, profile=True)
     evaluation: hmlet.Evaluation = run.evaluate("test", k=10)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hmlet.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from hmlet import callbacks as callbacks
     from hmlet.analysis.result import Analysis
     from hmlet.api import Run, analyze, compare, evaluate, export, finish, fit, plan, report, resolve, serve, tune
     from hmlet.config import Recipe
@@ -101,6 +102,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would take it for every name that there is not
 
     def __getattr__(name: str) -> Any:
+        if name == "callbacks":
+            return import_module("hmlet.callbacks")
         if name not in _HOMES:
             raise AttributeError(f"module 'hmlet' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

@@ -34,7 +34,7 @@ from hmlet.runs.record import RECORD
 from hmlet.selection.board import Entry, K, Leaderboard, rank
 from hmlet.system.files import put
 from hmlet.system.locks import held
-from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.system.progress import Advance, Progress, watching
 from hmlet.system.spelling import option
 from hmlet.system.threads import working_threads
 from hmlet.system.units import duration
@@ -58,7 +58,7 @@ def leaderboard(
     minutes: float = 15.0,
     models: Sequence[str] = (),
     device: str = "auto",
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> Leaderboard:
     """Train every model, or those named, with its default recipe, and rank them by validation: `hmlet leaderboard`.
 
@@ -68,7 +68,7 @@ def leaderboard(
     left, and a schedule that fits. A model that fails, or has no time left, is a row with the reason. Call it again
     with the same `out` to go on: finished runs are kept, an unfinished one is resumed.
     """
-    started = time.monotonic()
+    started, progress = time.monotonic(), watching(progress)
     if not 0 < minutes < math.inf:
         raise ConfigError(f"{option('minutes', minutes)} is not a positive number", f"use {option('minutes', 15)}, say")
     place = Path(out)

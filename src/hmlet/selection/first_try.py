@@ -16,7 +16,7 @@ from hmlet.models import MODELS, QUICK
 from hmlet.recommend.recommender import Recommendation, Recommender
 from hmlet.selection.board import Leaderboard
 from hmlet.selection.contest import DATA, leaderboard
-from hmlet.system.progress import Progress, hidden
+from hmlet.system.progress import Progress, watching
 from hmlet.system.spelling import option
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 5
@@ -74,7 +74,7 @@ def try_file(
     format: str | None = None,
     delimiter: str | None = None,
     device: str = "auto",
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> FirstTry:
     """Guess the columns of a file, prepare it, train the quick models and recommend to three users: `hmlet try`.
 
@@ -83,7 +83,7 @@ def try_file(
     `out` is by default a directory in the current one, named after the file; nothing that is there is overwritten, and
     calling it again with the same file goes on. Columns that are given are not guessed.
     """
-    source = Path(file)
+    source, progress = Path(file), watching(progress)
     place = Path(f"{source.name.partition('.')[0]}-hmlet") if out is None else Path(out)
     _require_free(place)
     guess = guess_file(source, Columns(user, item, rating, timestamp), format=format, delimiter=delimiter)
