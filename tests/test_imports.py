@@ -71,13 +71,13 @@ def test_names_that_are_imported_on_first_use_are_listed() -> None:
 def test_bare_python_has_the_core_and_nothing_else(tmp_path: Path) -> None:
     present = run_bare(tmp_path, "-c", f"import {', '.join(CORE)}")
     assert (present.returncode, present.stderr) == (0, "")
-    for module in ("polars", "pandas", "matplotlib", "fastapi", "pytest"):
+    for module in ("pandas", "optuna", "matplotlib", "fastapi", "pytest"):
         assert module in forbidden_modules()
         assert f"No module named '{module}'" in run_bare(tmp_path, "-c", f"import {module}").stderr
 
 
 def test_bare_imports_hold_in_child_processes(tmp_path: Path) -> None:
-    code = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import polars']).returncode)"
+    code = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import pandas']).returncode)"
     assert run_bare(tmp_path, "-c", code).returncode == 1
 
 

@@ -424,5 +424,5 @@ def test_python_takes_what_a_command_calls_data(tmp_path: Path) -> None:
     assert repr(run) == f"<Run {tmp_path / 'run'}: bpr on {board.name}>"
     with pytest.raises(DataError, match="neither a prepared directory nor a named set"):
         api.fit("nowhere", recipe(), tmp_path / "other")
-    with pytest.raises(DataError, match=r"cannot train on a list: make a data set of it: Dataset\.from_frame"):
+    with pytest.raises(DataError, match="cannot read interactions from a list: give a pandas or Polars frame"):
         api.fit([("ann", "So What")], recipe(), tmp_path / "other")  # type: ignore[arg-type]

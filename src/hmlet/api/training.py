@@ -17,7 +17,8 @@ from hmlet.callbacks import Callback, Start, TensorBoard, telling
 from hmlet.config import DEFAULT_PRESET, Recipe, Settings, Shape, resolution
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
-from hmlet.errors import ConfigError, DataError
+from hmlet.data.inputs import DataLike, as_dataset
+from hmlet.errors import ConfigError
 from hmlet.models import DEFAULT
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import recorded_data
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 def resolve(
     model: str = DEFAULT,
-    data: Dataset | Path | str | None = None,
+    data: DataLike | None = None,
     *,
     preset: str = DEFAULT_PRESET,
     config: Path | str | None = None,
@@ -66,7 +67,7 @@ def resolve(
 
 def alternatives(
     model: str = DEFAULT,
-    data: Dataset | Path | str | None = None,
+    data: DataLike | None = None,
     *,
     preset: str = DEFAULT_PRESET,
     config: Path | str | None = None,
@@ -77,7 +78,8 @@ def alternatives(
 ) -> list[Recipe]:
     """The recipes that `hmlet train DATA` compares before it trains: `resolve`'s and, where the default rule decides,
     one for each other loss that may be better."""
-    known, shape = (None, None) if data is None else (known_name(data), Shape.of(data))
+    source = None if data is None else _source(data)
+    known, shape = (None, None) if source is None else (known_name(source), Shape.of(source))
     file, kind = None if config is None else Path(config), choose_device(device).type
     return resolution.alternatives(model, preset, file, overrides, seed, known, shape, kind, **settings)
 
@@ -95,7 +97,7 @@ def longer_recipe(out: Path | str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def plan(
-    data: Dataset | Path | str | None = None,
+    data: DataLike | None = None,
     recipe: Recipe | str = DEFAULT,
     *,
     users: float | None = None,
@@ -115,9 +117,10 @@ def plan(
     `users`, `items` and `edges` (training interactions) plan for data that is not here. `memory` is what a device has,
     in bytes or as text, by default what is free here; with it, "cuda" needs no CUDA device on this machine.
     """
-    sizes = _sizes(data, users, items, edges)
+    source = None if data is None else _source(data)
+    sizes = _sizes(source, users, items, edges)
     if isinstance(recipe, str):
-        known, kind = None if data is None else known_name(data), device_kind(device, memory)
+        known, kind = None if source is None else known_name(source), device_kind(device, memory)
         recipe = resolution.resolve(
             recipe, preset, None, overrides, dataset=known, shape=Shape(*astuple(sizes)), device=kind, **settings
         )
@@ -127,7 +130,7 @@ def plan(
 
 
 def fit(
-    data: Dataset | Path | str,
+    data: DataLike,
     recipe: Recipe | Sequence[Recipe] | str | None = None,
     out: Path | str = "run",
     *,
@@ -148,27 +151,29 @@ def fit(
 
     Example: hmlet.fit("debian", "lightgcn", "runs/lightgcn", epochs=50, embedding_size=32)
 
-    `settings` and `seed` change the recipe. Of several recipes, each with a loss of its own, the one that is best on
-    validation after a short training is taken; a model by its name, for data that no search was made for, has such
-    alternatives. `minutes` is a budget for the whole call: the recipe's schedule is shortened to as many epochs as fit,
-    which the recipe of the finished run names. `threads` on the CPU are by default those that this machine has and that
-    are fast now. With `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given.
-    With `extend`, a run with a constant step size goes on with more epochs: those of the recipe, or twice its own.
-    `profile` writes where the time goes to profile.json; `tensorboard` is a directory for TensorBoard events;
+    `data` is a pandas, Polars or Arrow frame, a SciPy matrix, an interaction file, a prepared directory, a named set or
+    a `Dataset`, which has constructors for columns with other names, other splits and own parts. `settings` and `seed`
+    change the recipe. Of several recipes, each with a loss of its own, the one that is best on validation after a short
+    training is taken; a model by its name, for data that no search was made for, has such alternatives. `minutes` is a
+    budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the recipe of the
+    finished run names. `threads` on the CPU are by default those that this machine has and that are fast now. With
+    `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. With `extend`, a
+    run with a constant step size goes on with more epochs: those of the recipe, or twice its own. `profile` writes
+    where the time goes to profile.json; `tensorboard` is a directory for TensorBoard events;
     `callbacks` are told of every epoch (hmlet.callbacks). Processes that torchrun started train together; `ranks` are
     those of a group already joined.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     progress = watching(progress)
-    _require_data(data)
+    source = _source(data, progress)
     begun = RunDirectory.open(out) if (resume or extend) and (Path(out) / RECORD).is_file() else None
     if recipe is None and begun is not None:
         recipe = longer_recipe(out) if extend and "epochs" not in settings else begun.recipe()
-    recipes = _recipes(recipe or DEFAULT, data, device, seed, settings)
+    recipes = _recipes(recipe or DEFAULT, source, device, seed, settings)
     chosen = recipes[0]
     watch = Profile() if profile else None
     with (watch or UNWATCHED).phase("load"):
-        dataset = _load(data, progress)
+        dataset = _load(source, progress)
     calls = [*callbacks, *([] if tensorboard is None else [TensorBoard(tensorboard)])]
     with (
         joined(ranks) as group,
@@ -218,7 +223,7 @@ def finish(run: Path | str, *, device: str = "auto", progress: Progress | bool =
 
 
 def tune(
-    data: Dataset | Path | str,
+    data: DataLike,
     recipe: Recipe | str,
     out: Path | str,
     *,
@@ -241,15 +246,16 @@ def tune(
     change the recipe. `trials` is by default the whole grid, or 20 points. Only the best trial keeps its weights,
     unless `keep`. Call it again with the same `out` to go on after a stop, or at the same time to share the work.
     """
-    _require_data(data)
+    progress = watching(progress)
+    source = _source(data, progress)
     if isinstance(recipe, str):
-        chosen = resolve(recipe, data, preset=preset, device=device, **settings)
+        chosen = resolve(recipe, source, preset=preset, device=device, **settings)
     else:
         chosen = recipe.changed(**settings) if settings else recipe
-    name, progress = chosen.model.name, watching(progress)
+    name = chosen.model.name
     if space is None or isinstance(space, str | Path):
         space = load_space(None if space is None else Path(space), name, preset, chosen.train.loss)
-    dataset = _load(data, progress)
+    dataset = _load(source, progress)
     with _threads(choose_device(device), None, chosen), progress(f"tuning {name}") as advance:
 
         def tell(records: Sequence[TrialRecord]) -> None:
@@ -272,9 +278,12 @@ def tune(
         )
 
 
-def _require_data(data: Dataset | Path | str) -> None:
-    if not isinstance(data, Dataset | Path | str):
-        raise DataError(f"cannot train on a {type(data).__name__}", "make a data set of it: Dataset.from_frame(…)")
+def _source(data: DataLike, progress: Progress = hidden) -> Dataset | Path | str:
+    """A prepared directory or a named set as it is, whose size is known before it is loaded; else the data set."""
+    if isinstance(data, Path | str) and not Path(data).is_file():
+        return data
+    with progress(f"reading {data if isinstance(data, Path | str) else type(data).__name__}") as advance:
+        return as_dataset(data, advance)
 
 
 def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:

@@ -23,7 +23,8 @@ import torch
 
 from hmlet.config import Recipe, Shape, resolution
 from hmlet.data import Dataset
-from hmlet.data.catalog import known_name, load
+from hmlet.data.catalog import known_name
+from hmlet.data.inputs import DataLike, as_dataset
 from hmlet.data.record import is_prepared, read_record
 from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError, TooLittleTime
 from hmlet.losses import LOSSES
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 def leaderboard(
-    data: Dataset | Path | str,
+    data: DataLike,
     out: Path | str,
     *,
     minutes: float = 15.0,
@@ -240,13 +241,13 @@ def _require_own(place: Path) -> None:
         )
 
 
-def _loaded(data: Dataset | Path | str, progress: Progress) -> Dataset:
+def _loaded(data: DataLike, progress: Progress) -> Dataset:
     """The data set, which has something to select on and something to test on."""
     if isinstance(data, Dataset):
         dataset = data
     else:
-        with progress(f"loading {data}") as advance:
-            dataset = load(data, advance=advance)
+        with progress(f"loading {data}" if isinstance(data, Path | str) else "reading") as advance:
+            dataset = as_dataset(data, advance)
     for part in ("valid", "test"):
         if not dataset.count(part):
             raise NothingHeldOut(
