@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from hmlet.config.listing import ModelSummary, list_models
     from hmlet.data import Dataset
     from hmlet.errors import HmletError
-    from hmlet.ranking.evaluation import Evaluation
+    from hmlet.ranking.evaluation import Evaluation, Evaluations
     from hmlet.ranking.statistics import Comparison
+    from hmlet.recommend.answers import Embeddings, Neighbourhoods, Neighbours, Recommendations, TopN
     from hmlet.reproduction import Reproduction, reproduce
     from hmlet.reproduction.board import Board, board
     from hmlet.selection import FirstTry, Leaderboard, leaderboard, try_file
@@ -32,15 +33,21 @@ _HOMES = {
     "Board": "hmlet.reproduction.board",
     "Comparison": "hmlet.ranking.statistics",
     "Dataset": "hmlet.data",
+    "Embeddings": "hmlet.recommend.answers",
     "Evaluation": "hmlet.ranking.evaluation",
+    "Evaluations": "hmlet.ranking.evaluation",
     "FirstTry": "hmlet.selection",
     "HmletError": "hmlet.errors",
     "Leaderboard": "hmlet.selection",
     "ModelSummary": "hmlet.config.listing",
+    "Neighbourhoods": "hmlet.recommend.answers",
+    "Neighbours": "hmlet.recommend.answers",
     "Plan": "hmlet.training.capacity",
     "Recipe": "hmlet.config",
+    "Recommendations": "hmlet.recommend.answers",
     "Reproduction": "hmlet.reproduction",
     "Run": "hmlet.api",
+    "TopN": "hmlet.recommend.answers",
     "Tuning": "hmlet.tuning",
     "analyze": "hmlet.api",
     "board": "hmlet.reproduction.board",
@@ -65,15 +72,21 @@ __all__ = [
     "Board",
     "Comparison",
     "Dataset",
+    "Embeddings",
     "Evaluation",
+    "Evaluations",
     "FirstTry",
     "HmletError",
     "Leaderboard",
     "ModelSummary",
+    "Neighbourhoods",
+    "Neighbours",
     "Plan",
     "Recipe",
+    "Recommendations",
     "Reproduction",
     "Run",
+    "TopN",
     "Tuning",
     "__version__",
     "analyze",

@@ -9,13 +9,13 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError, MissingExtra, NothingHeldOut, RunError
-from hmlet.ranking.evaluation import KNOWN, Evaluation
+from hmlet.ranking.evaluation import KNOWN, Evaluation, Evaluations
 from hmlet.recommend.export import export as write_lists
 from hmlet.recommend.recommender import Recommender
 from hmlet.serving.settings import Settings
@@ -32,17 +32,44 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@overload
 def evaluate(
-    run: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, *, progress: Progress | bool = True
-) -> Evaluation:
+    run: Run | Path | str,
+    split: str = "test",
+    mask: str = "train",
+    k: int = 20,
+    *,
+    progress: Progress | bool = True,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    run: Run | Path | str,
+    split: str = "test",
+    mask: str = "train",
+    *,
+    k: Sequence[int],
+    progress: Progress | bool = True,
+) -> Evaluations: ...
+def evaluate(
+    run: Run | Path | str,
+    split: str = "test",
+    mask: str = "train",
+    k: int | Sequence[int] = 20,
+    *,
+    progress: Progress | bool = True,
+) -> Evaluation | Evaluations:
     """Full-ranking metrics of a run, averaged over users: `hmlet evaluate`.
 
     Example: hmlet.evaluate("runs/end").metrics["ndcg"]
 
-    `mask` names the parts whose items are left out of the ranking: train or train+valid.
+    `mask` names the parts whose items are left out of the ranking: train or train+valid. Several lengths `k` of the
+    lists give an evaluation each.
     """
     with working_threads(), watching(progress)(f"evaluating {_path(run)}") as advance:
-        return _open(run).evaluate(split, mask, k, advance)
+        opened = _open(run)
+        if isinstance(k, int):
+            return opened.evaluate(split, mask, k, advance)
+        return opened.evaluate(split, mask, k=k, advance=advance)
 
 
 def compare(

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -32,6 +33,7 @@ from hmlet.data.record import (
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 from hmlet.system.files import keep, unfinished, unwritable
+from hmlet.system.frames import Framed, html_table
 from hmlet.system.outside import Content, Origin
 from hmlet.system.spelling import option
 from hmlet.system.tables import Column, read_table
@@ -71,7 +73,7 @@ class Csr:
         return np.diff(self.indptr)
 
 
-class Dataset:
+class Dataset(Framed):
     """Interactions and the part (train, valid or test) of each, sorted by part, user and item.
 
     The order makes every part one slice and every part's rows per user a CSR without a copy.
@@ -170,6 +172,23 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.name}: {self.n_users:,} users, {self.n_items:,} items, {len(self):,} interactions>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the counts, not the rows."""
+        counts = {"users": self.n_users, "items": self.n_items, **{part: self.count(part) for part in PARTS}}
+        return html_table(list(counts), [[f"{count:,}" for count in counts.values()]], escape(repr(self)))
+
+    def to_arrow(self) -> pa.Table:
+        """The interactions with their own ids: user, item, part and, if there are any, timestamp and weight."""
+        part = np.repeat(np.array(PARTS), np.diff(self._bounds))
+        columns = {
+            "user": self.users.ids.take(pa.array(self.user)),
+            "item": self.items.ids.take(pa.array(self.item)),
+            "part": pa.array(part),
+            "timestamp": self.timestamp,
+            "weight": self.weight,
+        }
+        return pa.table({name: column for name, column in columns.items() if column is not None})
 
     def slice(self, part: str) -> slice:
         """Where a part's interactions lie in `user`, `item` and `timestamp`."""

@@ -14,7 +14,8 @@ from hmlet.data.interactions import Id
 from hmlet.data.preparation import guess_file, prepare
 from hmlet.errors import DataError
 from hmlet.models import MODELS, QUICK
-from hmlet.recommend.recommender import Recommendation, Recommender
+from hmlet.recommend.answers import Recommendation
+from hmlet.recommend.recommender import Recommender
 from hmlet.selection.board import Leaderboard
 from hmlet.selection.contest import DATA, leaderboard
 from hmlet.system.progress import Progress, watching
