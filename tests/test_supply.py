@@ -34,9 +34,6 @@ HOSTS |= {"fast.hugflare.com", "paperswithcode.com", "vercel.hyper.ai"}  # where
 NO_HOSTS = re.compile(r"localhost|127\.0\.0\.1|\[::1\]|(.+\.)?(example|invalid|test|example\.(com|org))|[{<$].*")
 
 
-UNLOCKED = {"mlflow", "wandb"}  # extras whose packages `make test-integrations` installs in an environment of its own
-
-
 def tracked_texts() -> list[tuple[str, str]]:
     """Name and content of every text file that git keeps."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
@@ -122,8 +119,7 @@ def test_every_entry_of_a_lock_is_pinned_and_hashed(name: str) -> None:
 
 def test_the_lock_covers_what_pyproject_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    locked_extras = [extra for name, extra in project["optional-dependencies"].items() if name not in UNLOCKED]
-    asked = [*project["dependencies"], *(text for extra in locked_extras for text in extra)]
+    asked = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
     locked = pins("requirements.lock")
     for requirement in map(Requirement, asked):
         if requirement.name != "hmlet":
