@@ -165,11 +165,9 @@ def prepare(
 ) -> None:
     """Turn interaction files into a prepared directory: read, merge, filter, split.
 
-    Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --out ml
+    Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --skip-bad --out ml
 
     Example: hmlet data prepare train.txt val.txt test.txt --split files --out mine
-
-    Example: hmlet data prepare plays.csv --columns user,item,plays --weight plays --skip-bad --out plays
     """
     from hmlet.data import Columns, Dialect
     from hmlet.data.dataset import check_target
