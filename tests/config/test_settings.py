@@ -82,6 +82,11 @@ def test_keywords_win_over_overrides_and_change_a_recipe() -> None:
         ({"factors": 8}, "there is no setting `factors`: did you mean `embedding_size`?"),
         ({"random_state": 8}, "there is no setting `random_state`: did you mean `seed`?"),
         ({"minuts": 3}, "there is no setting `minuts`: did you mean `minutes`?"),
+        (
+            {"user": "id"},
+            "`user` is no setting, but says how data is prepared: "
+            "make a data set with it: Dataset.from_frame(…, user=…) or Dataset.from_file(…, user=…)",
+        ),
         ({"epochs": 0}, "epochs=0: Input should be greater than 0: correct the value"),
         ({"schedule": "linear"}, "schedule='linear': Input should be 'constant' or 'cosine': correct the value"),
         ({"walks": 3}, "`walks` is no setting of lightgcn: leave it out, or use pinsage"),

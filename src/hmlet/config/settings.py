@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from hmlet.config.toml import Table
 from hmlet.config.train import TrainConfig
+from hmlet.data.inputs import Preparing
 from hmlet.errors import ConfigError
 from hmlet.losses import LOSSES, LossConfig
 from hmlet.models import MODELS, ModelConfig
@@ -148,6 +149,9 @@ def _unknown(name: str, known: list[str], model: str, loss: str) -> ConfigError:
     if name in (where := _elsewhere()):
         has = f"with loss={loss!r}" if name.startswith(LOSS_PREFIX) else f"of {model}"
         return ConfigError(f"`{name}` is no setting {has}", f"leave it out, or use {' or '.join(where[name])}")
+    if name in Preparing.__annotations__:
+        hint = f"make a data set with it: Dataset.from_frame(…, {name}=…) or Dataset.from_file(…, {name}=…)"
+        return ConfigError(f"`{name}` is no setting, but says how data is prepared", hint)
     names = [*known, *ARGUMENTS]
     near = [_OURS[name]] if _OURS.get(name) in names else difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"the settings of {model} are {', '.join(known)}"

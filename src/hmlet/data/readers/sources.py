@@ -140,10 +140,7 @@ def _load(
     if "part" in source.columns:
         wanted.append(_part().alias("part"))
     frame = source.rows.select(wanted).collect(engine="streaming")
-    if source.expected not in (None, frame.height):
-        raise DataError(
-            f"{source.shown} has {source.expected} rows, and {frame.height} could be read", "save it as Parquet"
-        )
+    _require_all(source, frame)
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
     _require_ids(source, frame)
@@ -162,6 +159,7 @@ def _load(
 def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source:
     """The rows of a source that can be used; the others are remembered as skipped."""
     rows = source.rows.with_row_index("row number").collect(engine="streaming")
+    _require_all(source, rows)
     checks = [*_id_checks(), *_value_checks(source, dialect)]
     if "timestamp" in source.columns:
         checks.append(time_check(time_kind(source, dialect)[0]))
@@ -172,6 +170,14 @@ def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source
             skipping.skip(source.shown, source.places(bad["row number"].to_list()), reasons)
             rows = rows.filter(~check.bad.fill_null(False))
     return replace(source, rows=rows.drop("row number").lazy(), expected=rows.height)
+
+
+def _require_all(source: Source, frame: pl.DataFrame) -> None:
+    """Refuse a source of which Polars has not read every row."""
+    if source.expected not in (None, frame.height):
+        raise DataError(
+            f"{source.shown} has {source.expected} rows, and {frame.height} could be read", "save it as Parquet"
+        )
 
 
 def _id_checks() -> list[Check]:
