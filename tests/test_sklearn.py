@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted import checkerboard
+from scipy.sparse import csr_matrix
 
 from hmlet import Run
 from hmlet.config import Settings
@@ -56,6 +57,17 @@ def test_it_learns_scores_and_is_kept(tmp_path: Path) -> None:
     expected = estimator.recommend(["u1"], 3)
     del estimator
     assert Run(kept.directory.path).recommend(["u1"], 3) == expected
+
+
+def test_it_splits_what_comes_without_parts(tmp_path: Path) -> None:
+    ratings = RATINGS.assign(user=RATINGS["user"].str[1:].astype(int), item=RATINGS["item"].str[1:].astype(int))
+    matrix = csr_matrix((np.ones(len(ratings)), (ratings["user"], ratings["item"])))
+    ratings.to_csv(tmp_path / "ratings.csv", index=False)
+    quick = Recommender("popularity", device="cpu", split="ratio:0.5,0.5,0")
+    for given in (ratings, ratings.to_numpy(), matrix, str(tmp_path / "ratings.csv")):
+        assert quick.fit(given).run_.data.count("train") == len(ratings) // 2
+    board = checkerboard()
+    assert quick.fit(board).run_.data is board
 
 
 def test_a_grid_search_finds_the_better_setting() -> None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hmlet.api import DEFAULT, Run, fit
 from hmlet.config import Settings
 from hmlet.data import Dataset
-from hmlet.data.inputs import DataLike, Frame, as_dataset, as_pairs, prepared
+from hmlet.data.inputs import DataLike, Frame, SparseMatrix, as_dataset, as_pairs, prepared
 from hmlet.data.interactions import Id
 from hmlet.errors import DataError, MissingExtra
 from hmlet.recommend.answers import Neighbours, Recommendations, ScoredItem
@@ -126,10 +126,14 @@ class Recommender(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         return self.run_
 
     def _dataset(self, X: DataLike | npt.NDArray[Any]) -> Dataset:
-        pairs = _pairs(X)
-        if isinstance(pairs, Frame):
-            return prepared([pairs], {"user": self.user, "item": self.item, "split": self.split})
-        return as_dataset(pairs)
+        """The data set, split as `split` says unless it comes with its parts."""
+        data = _pairs(X)
+        if isinstance(data, SparseMatrix):
+            return Dataset.from_matrix(data, split=self.split)
+        path = Path(data) if isinstance(data, Path | str) else None
+        if isinstance(data, Frame) or (path is not None and path.is_file()):
+            return prepared([path or data], {"user": self.user, "item": self.item, "split": self.split})
+        return as_dataset(data)
 
 
 def _pairs(given: Any) -> Any:
