@@ -51,6 +51,17 @@ def test_a_callback_sees_start_epochs_and_end(tmp_path: Path) -> None:
     assert losses == [row["loss"] for row in run.metrics]
 
 
+def test_a_callback_is_told_the_recipe_that_is_trained(tmp_path: Path) -> None:
+    """A budget shortens the recipe, and a comparison may choose another loss."""
+    diary = Diary()
+    recipe = hmlet.resolve("bpr", checkerboard(), device="cpu", embedding_size=8)
+    run = hmlet.fit(checkerboard(), recipe, tmp_path / "run", device="cpu", minutes=0.05, callbacks=[diary])
+    assert diary.told[0] == ("checkerboard", run.recipe.train.epochs, 8)
+    finished = Diary()
+    hmlet.fit(checkerboard(), out=tmp_path / "run", device="cpu", resume=True, callbacks=[finished])
+    assert finished.told == []  # nothing is trained
+
+
 def test_a_stopped_training_ends_its_callbacks_without_a_record(tmp_path: Path) -> None:
     first, second = Diary(), Diary(stop=2)
     with pytest.raises(StopTraining):

@@ -13,7 +13,7 @@ from typing import Unpack
 import torch
 
 from hmlet.api.runs import Run
-from hmlet.callbacks import Callback, Start, TensorBoard, telling
+from hmlet.callbacks import Callback, TensorBoard, telling
 from hmlet.config import DEFAULT_PRESET, Recipe, Settings, Shape, resolution
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
@@ -178,7 +178,7 @@ def fit(
     with (
         joined(ranks) as group,
         _threads(choose_device(device, group), threads, chosen, begun),
-        telling(calls, Start(chosen, dataset, Path(out)), first=group.rank == 0) as told,
+        telling(calls, dataset, Path(out), first=group.rank == 0) as told,
         progress(f"training {chosen.model.name}") as advance,
     ):
         if group.rank == 0:
@@ -200,6 +200,7 @@ def fit(
             extend=extend,
             deadline=deadline,
             listener=listen,
+            begin=told.begin,
             tell=lambda text: log.info("%s", text),
             ranks=group,
             profile=watch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,11 @@ class Start:
 class Callback:
     """A listener to a training; override what you need. Only the first of several processes calls it."""
 
+    def check(self) -> None:
+        """Called before anything else: raise an error if something is missing."""
+
     def begin(self, start: Start) -> None:
-        """Called before the first epoch, of a resumed training too."""
+        """Called before the first epoch, of a resumed training too, when the recipe is settled."""
 
     def epoch(self, event: EpochEvent) -> None:
         """Called after every epoch. Raise `StopTraining` to end the training; the run can be resumed."""
@@ -44,37 +47,47 @@ def numbers(event: EpochEvent) -> dict[str, float]:
     return {"loss": event["loss"], **{f"valid/{name}": value for name, value in event.get("valid", {}).items()}}
 
 
-@dataclass
 class Told:
-    """What the callbacks of one training are told."""
+    """The callbacks of one training as one. Functions are told of epochs alone."""
 
-    epoch: Listener
-    record: RunRecord | None = None  # of the finished run
+    def __init__(self, callbacks: Iterable[Callback | Listener], data: Dataset, out: Path, first: bool) -> None:
+        self.data, self.out = data, out
+        self.record: RunRecord | None = None  # of the finished run
+        given = [each for each in callbacks if first or not isinstance(each, Callback)]
+        self._callbacks = [each for each in given if isinstance(each, Callback)]
+        self._epochs = [each.epoch if isinstance(each, Callback) else each for each in given]
+        self._begun: list[Callback] = []
+
+    def check(self) -> None:
+        for each in self._callbacks:
+            each.check()
+
+    def begin(self, recipe: Recipe) -> None:
+        for each in self._callbacks:
+            each.begin(Start(recipe, self.data, self.out))
+            self._begun.append(each)
+
+    def epoch(self, event: EpochEvent) -> None:
+        for each in self._epochs:
+            each(event)
+
+    def end(self) -> None:
+        with ExitStack() as ends:  # all of them, even if one fails
+            for each in self._begun:
+                ends.callback(each.end, self.record)
 
 
 @contextmanager
-def telling(callbacks: Iterable[Callback | Listener], start: Start, *, first: bool = True) -> Iterator[Told]:
-    """Begin the callbacks, and end those that began, whatever happens. Functions are told of epochs, and never end.
+def telling(
+    callbacks: Iterable[Callback | Listener], data: Dataset, out: Path, *, first: bool = True
+) -> Iterator[Told]:
+    """Check the callbacks, and at the end of the block end those that began, whatever happened.
 
     Without `first`, this is not the first of several processes, and only functions are told.
     """
-    epochs: list[Callable[[EpochEvent], None]] = []
-
-    def epoch(event: EpochEvent) -> None:
-        for each in epochs:
-            each(event)
-
-    told = Told(epoch)
-    with ExitStack() as ends:
-        for each in callbacks:
-            if not isinstance(each, Callback):
-                epochs.append(each)
-            elif first:
-                each.begin(start)
-                ends.callback(_end, each, told)
-                epochs.append(each.epoch)
+    told = Told(callbacks, data, out, first)
+    told.check()
+    try:
         yield told
-
-
-def _end(callback: Callback, told: Told) -> None:
-    callback.end(told.record)
+    finally:
+        told.end()

@@ -29,11 +29,15 @@ class MLflow(Callback):
         self._own = False
         self._out = Path()
 
-    def begin(self, start: Start) -> None:
+    def check(self) -> None:
         try:
-            import mlflow
+            import mlflow  # noqa: F401
         except ImportError as error:
             raise MissingExtra("logging to MLflow", "mlflow", "mlflow") from error
+
+    def begin(self, start: Start) -> None:
+        import mlflow
+
         self._mlflow, self._out = mlflow, start.out
         if self.tracking_uri is not None:
             mlflow.set_tracking_uri(self.tracking_uri)

@@ -21,11 +21,15 @@ class TensorBoard(Callback):
         self.directory = Path(directory)
         self._writer: Any = None
 
-    def begin(self, start: Start) -> None:
+    def check(self) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard import SummaryWriter  # noqa: F401
         except ImportError as error:
             raise MissingExtra("writing TensorBoard events", "tensorboard", "tensorboard") from error
+
+    def begin(self, start: Start) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer = SummaryWriter(str(self.directory))
 
     def epoch(self, event: EpochEvent) -> None:

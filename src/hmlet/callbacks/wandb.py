@@ -32,11 +32,15 @@ class WandB(Callback):
         self._run: Any = None
         self._own = False
 
-    def begin(self, start: Start) -> None:
+    def check(self) -> None:
         try:
-            import wandb
+            import wandb  # noqa: F401
         except ImportError as error:
             raise MissingExtra("logging to Weights & Biases", "wandb", "wandb") from error
+
+    def begin(self, start: Start) -> None:
+        import wandb
+
         self._own = wandb.run is None
         if self._own:
             name = self.name or start.recipe.model.name

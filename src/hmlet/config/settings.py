@@ -84,7 +84,7 @@ class Settings(TypedDict, total=False):
     loss_temperature: float
     loss_temperature_end: float | None
     loss_temperature_learned: bool
-    loss_temperature_ratio: float
+    loss_temperature_ratio: float | None
     loss_negatives: int
     loss_positives: int
     loss_k: int
