@@ -28,7 +28,7 @@ def train(out: Path, *callbacks: Any) -> Run:
 class Diary(Callback):
     """Keeps what it is told."""
 
-    def __init__(self, stop: int = 99) -> None:
+    def __init__(self, stop: int = 0) -> None:
         self.told: list[object] = []
         self.stop = stop
 
@@ -52,11 +52,14 @@ def test_a_callback_sees_start_epochs_and_end(tmp_path: Path) -> None:
 
 
 def test_a_callback_is_told_the_recipe_that_is_trained(tmp_path: Path) -> None:
-    """A budget shortens the recipe, and a comparison may choose another loss."""
-    diary = Diary()
-    recipe = hmlet.resolve("bpr", checkerboard(), device="cpu", embedding_size=8)
-    run = hmlet.fit(checkerboard(), recipe, tmp_path / "run", device="cpu", minutes=0.05, callbacks=[diary])
-    assert diary.told[0] == ("checkerboard", run.recipe.train.epochs, 8)
+    """A comparison of losses may choose another one than the first."""
+    diary, board = Diary(), checkerboard()
+    small = {"device": "cpu", "embedding_size": 8, "validate_every": 1}
+    still = hmlet.resolve("bpr", board, epochs=3, learning_rate=1e-9, loss="bpr", start="random", **small)
+    moving = hmlet.resolve("bpr", board, epochs=4, learning_rate=0.1, loss="multinomial", start="random", **small)
+    run = hmlet.fit(board, [still, moving], tmp_path / "run", device="cpu", callbacks=[diary])
+    assert diary.told[0] == ("checkerboard", 4, 8)
+    assert run.recipe == moving
     finished = Diary()
     hmlet.fit(checkerboard(), out=tmp_path / "run", device="cpu", resume=True, callbacks=[finished])
     assert finished.told == []  # nothing is trained
