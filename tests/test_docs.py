@@ -9,9 +9,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from hmlet.data.inputs import Preparing
 
 ROOT = Path(__file__).resolve().parent.parent
 Completed = subprocess.CompletedProcess[str]
@@ -139,6 +142,25 @@ def test_the_layers_that_are_shown_are_those_that_are_checked() -> None:
 
 def test_every_room_is_shown() -> None:
     package = ROOT / "src" / "hmlet"
-    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} | {"errors.py"}
+    rooms = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} | {"errors.py", "sklearn.py"}
     shown = [line.split()[0] for line in shown_under("The tree") if line.startswith("  ")]
     assert sorted(shown) == sorted(rooms)
+
+
+def test_the_python_page_runs(tmp_path: Path) -> None:
+    """Its blocks are one script, in their order."""
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    if find_spec("sklearn") is None:
+        blocks = [block for block in blocks if "sklearn" not in block]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_the_data_page_names_every_option() -> None:
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    said = {name.replace("-", "_") for name in re.findall(r"--([a-z-]+)", page)}
+    options = set(Preparing.__annotations__) - {"user_name", "item_name", "user_names", "core", "seed", "name"}
+    assert options <= said

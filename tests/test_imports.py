@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from bare import CORE, forbidden_modules, run_bare
+from packaging.requirements import Requirement
 
 import hmlet
 from hmlet.data import Dataset, Interactions, Vocabulary
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ["torch", "numpy", "scipy", "pyarrow", "polars", "matplotlib", "fastapi", "uvicorn", "networkit", "optuna"]
 IMPORTED_BY_HELP = """\
 import sys
@@ -71,13 +74,13 @@ def test_names_that_are_imported_on_first_use_are_listed() -> None:
 def test_bare_python_has_the_core_and_nothing_else(tmp_path: Path) -> None:
     present = run_bare(tmp_path, "-c", f"import {', '.join(CORE)}")
     assert (present.returncode, present.stderr) == (0, "")
-    for module in ("polars", "pandas", "matplotlib", "fastapi", "pytest"):
+    for module in ("pandas", "optuna", "matplotlib", "fastapi", "pytest"):
         assert module in forbidden_modules()
         assert f"No module named '{module}'" in run_bare(tmp_path, "-c", f"import {module}").stderr
 
 
 def test_bare_imports_hold_in_child_processes(tmp_path: Path) -> None:
-    code = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import polars']).returncode)"
+    code = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import pandas']).returncode)"
     assert run_bare(tmp_path, "-c", code).returncode == 1
 
 
@@ -92,3 +95,44 @@ def test_a_prepared_directory_loads_under_bare_imports(tmp_path: Path) -> None:
     code = "from hmlet.data import Dataset; d = Dataset.load('tiny'); print(d.name, d.n_users, d.n_items, len(d))"
     done = run_bare(tmp_path, "-c", code)
     assert (done.stdout, done.stderr) == ("tiny 2 3 4\n", "")
+
+
+CORE_SCRIPT = """
+import hmlet
+from pathlib import Path
+
+Path("plays.csv").write_text("user,item\\n" + "".join(f"u{u},i{i}\\n" for u in range(9) for i in range(u % 2, 12, 2)))
+run = hmlet.fit("plays.csv", "lightgcn", epochs=2, embedding_size=4, device="cpu")
+print(run.recommend(["u0"], k=2, mask="train").to_frame().shape)
+
+def sklearn():
+    import hmlet.sklearn
+
+board = hmlet.Dataset.from_file("plays.csv")
+for call in (
+    lambda: hmlet.serve(run, port=0),
+    lambda: run.report("page.html"),
+    lambda: hmlet.tune(board, "bpr", "tuned", sampler="tpe", trials=1),
+    lambda: hmlet.fit(board, "wrmf", "wrmf", epochs=1),
+    lambda: hmlet.fit(board, "bpr", "a", epochs=1, callbacks=[hmlet.callbacks.MLflow()]),
+    lambda: hmlet.fit(board, "bpr", "b", epochs=1, callbacks=[hmlet.callbacks.WandB()]),
+    lambda: hmlet.fit(board, "bpr", "c", epochs=1, tensorboard="events"),
+    sklearn,
+):
+    try:
+        call()
+    except hmlet.HmletError as error:
+        print(error.hint)
+"""
+
+
+def test_the_core_reads_a_file_trains_and_recommends_and_the_rest_names_its_extra(tmp_path: Path) -> None:
+    done = run_bare(tmp_path, "-c", CORE_SCRIPT)
+    extras = ["serve", "report", "tune", "wrmf", "mlflow", "wandb", "tensorboard", "sklearn"]
+    assert done.stdout.splitlines() == ["(2, 4)", *(f"pip install 'hmlet[{extra}]'" for extra in extras)], done.stderr
+
+
+def test_the_core_is_what_pyproject_declares() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {Requirement(text).name for text in project["dependencies"]} == set(CORE)
+    assert project["urls"]

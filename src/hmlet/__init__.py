@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hmlet.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from hmlet import callbacks as callbacks
     from hmlet.analysis.result import Analysis
     from hmlet.api import (
         Run,
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from hmlet.config.listing import ModelSummary, list_models
     from hmlet.data import Dataset
     from hmlet.errors import HmletError
-    from hmlet.ranking.evaluation import Evaluation
+    from hmlet.ranking.evaluation import Evaluation, Evaluations
     from hmlet.ranking.statistics import Comparison
+    from hmlet.recommend.answers import Embeddings, Neighbourhoods, Neighbours, Recommendations, TopN
     from hmlet.reproduction import Reproduction, reproduce
     from hmlet.reproduction.board import Board, board
     from hmlet.selection import FirstTry, Leaderboard, leaderboard, try_file
@@ -49,15 +51,21 @@ _HOMES = {
     "Board": "hmlet.reproduction.board",
     "Comparison": "hmlet.ranking.statistics",
     "Dataset": "hmlet.data",
+    "Embeddings": "hmlet.recommend.answers",
     "Evaluation": "hmlet.ranking.evaluation",
+    "Evaluations": "hmlet.ranking.evaluation",
     "FirstTry": "hmlet.selection",
     "HmletError": "hmlet.errors",
     "Leaderboard": "hmlet.selection",
     "ModelSummary": "hmlet.config.listing",
+    "Neighbourhoods": "hmlet.recommend.answers",
+    "Neighbours": "hmlet.recommend.answers",
     "Plan": "hmlet.training.capacity",
     "Recipe": "hmlet.config",
+    "Recommendations": "hmlet.recommend.answers",
     "Reproduction": "hmlet.reproduction",
     "Run": "hmlet.api",
+    "TopN": "hmlet.recommend.answers",
     "Tuning": "hmlet.tuning",
     "analyze": "hmlet.api",
     "board": "hmlet.reproduction.board",
@@ -87,15 +95,21 @@ __all__ = [
     "Board",
     "Comparison",
     "Dataset",
+    "Embeddings",
     "Evaluation",
+    "Evaluations",
     "FirstTry",
     "HmletError",
     "Leaderboard",
     "ModelSummary",
+    "Neighbourhoods",
+    "Neighbours",
     "Plan",
     "Recipe",
+    "Recommendations",
     "Reproduction",
     "Run",
+    "TopN",
     "Tuning",
     "__version__",
     "analyze",
@@ -129,6 +143,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would take it for every name that there is not
 
     def __getattr__(name: str) -> Any:
+        if name == "callbacks":
+            return import_module("hmlet.callbacks")
         if name not in _HOMES:
             raise AttributeError(f"module 'hmlet' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

@@ -66,7 +66,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path 
 
     recipe = resolve("hmlet-end", overrides=["model.embedding_size=8", "train.checkpoint_seconds=0", "train.epochs=2"])
     with pytest.raises(KeyboardInterrupt):
-        fit(load("debian"), recipe, root / "unfinished", listener=stop)
+        fit(load("debian"), recipe, root / "unfinished", callbacks=[stop])
     dice = random.Random(1)
     rows = [f"{dice.randrange(5000)},{dice.randrange(2000)}" for _ in range(200_000)]
     (root / "rows.csv").write_text("\n".join(["user,item", *rows]))

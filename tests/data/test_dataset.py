@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,16 @@ def test_merge_equals_a_dictionary(table: list[tuple[int, int, int, int]]) -> No
     for *key, time in table:
         latest[tuple(key)] = max(time, latest.get(tuple(key), -99))
     user, item, part, time = (np.array(column) for column in zip(*table, strict=True))
-    merged = merge(user.astype(np.int32), item.astype(np.int32), part.astype(np.uint8), time.astype(np.int64), 5)
+    weight = np.arange(1.0, len(table) + 1)
+    summed = Counter[tuple[int, ...]]()
+    for (*key, _), each in zip(table, weight, strict=True):
+        summed[tuple(key)] += int(each)
+    columns = user.astype(np.int32), item.astype(np.int32), part.astype(np.uint8), time.astype(np.int64)
+    merged = merge(*columns, 5, weight)
     assert list(zip(*(column.tolist() for column in merged), strict=True)) == [
-        (*key, latest[key]) for key in sorted(latest)
+        (*key, latest[key], summed[key]) for key in sorted(latest)
     ]
+    assert [*map(np.ndarray.tolist, merge(*columns, 5)[:4])] == [*map(np.ndarray.tolist, merged[:4])]
 
 
 def test_items_seen_only_after_training_stay_in_the_catalogue(tmp_path: Path) -> None:
@@ -437,7 +444,7 @@ def test_take_compacts_both_sides() -> None:
 
 
 def test_a_frame_cannot_be_split_by_files() -> None:
-    with pytest.raises(ConfigError, match="split by files"):
+    with pytest.raises(DataError, match="split files needs two files"):
         Dataset.from_frame(frame([(0, 0)]), split="files")
 
 

@@ -161,7 +161,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export, "_table", full)
+    monkeypatch.setattr(export, "ranked_table", full)
     with pytest.raises(ConfigError, match=r"cannot write .*topn\.csv: No space left"):
         run.export(path, 3)
     assert [each.name for each in tmp_path.iterdir()] == ["topn.csv"]

@@ -61,5 +61,5 @@ def test_what_was_computed_again_is_stored(run: FinishedRun, monkeypatch: pytest
     def fail(*arguments: object) -> None:
         raise AssertionError("evaluated once more")
 
-    monkeypatch.setattr("hmlet.runs.finished.evaluate", fail)
+    monkeypatch.setattr("hmlet.runs.finished.evaluate_at", fail)
     assert FinishedRun.open(run.directory.path).evaluate(k=5).metrics == new.metrics

@@ -18,8 +18,13 @@ SPELLINGS = [
     (lambda: option("resume", True), "resume=True", "--resume"),
     (lambda: option("overwrite", True), "overwrite=True", "--force"),
     (lambda: option("k", 20), "k=20", "-k 20"),
-    (lambda: override("a.b=1"), 'overrides=["a.b=1"]', "--set a.b=1"),
-    (lambda: override("a.b=1", "c.d=2"), 'overrides=["a.b=1", "c.d=2"]', "--set a.b=1 --set c.d=2"),
+    (lambda: override("train.epochs=1"), "epochs=1", "--set train.epochs=1"),
+    (lambda: override("model.a=[1]", "loss.b=x"), 'a=[1], loss_b="x"', "--set model.a=[1] --set loss.b=x"),
+    (
+        lambda: override("train.deterministic=true", "seed=3"),
+        "deterministic=True, seed=3",
+        "--set train.deterministic=true --set seed=3",
+    ),
     (lambda: call("fit", resume=True), "`hmlet.fit(…, resume=True)`", "`hmlet train … --resume`"),
     (lambda: call("finish"), "`hmlet.finish(…)`", "`hmlet finish …`"),
 ]

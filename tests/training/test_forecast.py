@@ -185,7 +185,7 @@ def test_a_budget_decides_the_epochs_once(tmp_path: Path, caplog: pytest.LogCapt
             raise StopTraining
 
     with caplog.at_level(logging.INFO, "hmlet"), pytest.raises(StopTraining):
-        api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.52, listener=stop)
+        api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.52, callbacks=[stop])
     assert "10 of 30 epochs fit into the budget" in caplog.text
     with pytest.raises(RunError, match="exists already"):
         api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.52)
@@ -215,7 +215,7 @@ def test_a_machine_that_becomes_slower_ends_in_time_all_the_same(
     def dawdle(event: EpochEvent) -> None:
         late[0] += 20.0 if event["epoch"] >= 3 else 0.0
 
-    run = api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.6, listener=dawdle)
+    run = api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.6, callbacks=[dawdle])
     assert 3 < run.record.epochs < 10
     assert run.record.note == f"the budget ended it after {run.record.epochs} of 10 epochs"
 
@@ -351,7 +351,7 @@ def interrupted(out: Path, recipe: Recipe, after: int) -> None:
             raise StopTraining
 
     with pytest.raises(StopTraining):
-        api.fit(checkerboard(), recipe, out, device="cpu", listener=stop)
+        api.fit(checkerboard(), recipe, out, device="cpu", callbacks=[stop])
 
 
 def test_finish_keeps_the_best_model_of_an_interrupted_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

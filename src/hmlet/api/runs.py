@@ -9,17 +9,17 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError, MissingExtra, NothingHeldOut, RunError
-from hmlet.ranking.evaluation import KNOWN, Evaluation
+from hmlet.ranking.evaluation import KNOWN, Evaluation, Evaluations
 from hmlet.recommend.export import export as write_lists
 from hmlet.recommend.recommender import Recommender
 from hmlet.serving.settings import Settings
-from hmlet.system.progress import Progress, hidden
+from hmlet.system.progress import Progress, watching
 from hmlet.system.ranks import Ranks, joined
 from hmlet.system.threads import working_threads
 from hmlet.training.loop import choose_device
@@ -32,21 +32,48 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@overload
 def evaluate(
-    run: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, *, progress: Progress = hidden
-) -> Evaluation:
+    run: Run | Path | str,
+    split: str = "test",
+    mask: str = "train",
+    k: int = 20,
+    *,
+    progress: Progress | bool = True,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    run: Run | Path | str,
+    split: str = "test",
+    mask: str = "train",
+    *,
+    k: Sequence[int],
+    progress: Progress | bool = True,
+) -> Evaluations: ...
+def evaluate(
+    run: Run | Path | str,
+    split: str = "test",
+    mask: str = "train",
+    k: int | Sequence[int] = 20,
+    *,
+    progress: Progress | bool = True,
+) -> Evaluation | Evaluations:
     """Full-ranking metrics of a run, averaged over users: `hmlet evaluate`.
 
     Example: hmlet.evaluate("runs/end").metrics["ndcg"]
 
-    `mask` names the parts whose items are left out of the ranking: train or train+valid.
+    `mask` names the parts whose items are left out of the ranking: train or train+valid. Several lengths `k` of the
+    lists give an evaluation each.
     """
-    with working_threads(), progress(f"evaluating {_path(run)}") as advance:
-        return _open(run).evaluate(split, mask, k, advance)
+    with working_threads(), watching(progress)(f"evaluating {_path(run)}") as advance:
+        opened = _open(run)
+        if isinstance(k, int):
+            return opened.evaluate(split, mask, k, advance)
+        return opened.evaluate(split, mask, k=k, advance=advance)
 
 
 def compare(
-    *runs: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, progress: Progress = hidden
+    *runs: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, progress: Progress | bool = True
 ) -> Comparison:
     """Models side by side, and whether the gap between the two best can be chance: `hmlet compare`.
 
@@ -57,12 +84,12 @@ def compare(
     """
     from hmlet.runs.comparison import compare_runs
 
-    with progress("evaluating") as advance:
+    with watching(progress)("evaluating") as advance:
         return compare_runs([_open(run) for run in runs], split, mask, k, advance)
 
 
 def analyze(
-    *runs: Run | Path | str, centrality: str = "exact", device: str = "auto", progress: Progress = hidden
+    *runs: Run | Path | str, centrality: str = "exact", device: str = "auto", progress: Progress | bool = True
 ) -> list[Analysis]:
     """What the gates of each run chose and what explains it, kept in the run as analysis.json: `hmlet analyze`.
 
@@ -75,7 +102,7 @@ def analyze(
 
     opened, place = _open_all(runs), choose_device(device)
     directories = [run.directory for run in opened]
-    with progress("centralities") as advance:
+    with watching(progress)("centralities") as advance:
         found = analysed(directories, opened[0].data, centrality, device=place, advance=advance)
     for directory, result in zip(directories, found, strict=True):
         try:
@@ -86,7 +113,7 @@ def analyze(
 
 
 def report(
-    *runs: Run | Path | str, out: Path | str, figures: Path | str | None = None, progress: Progress = hidden
+    *runs: Run | Path | str, out: Path | str, figures: Path | str | None = None, progress: Progress | bool = True
 ) -> list[Path]:
     """Write one self-contained page about runs, and return the files written, the page first: `hmlet report`.
 
@@ -99,7 +126,7 @@ def report(
     from hmlet.runs.comparison import compare_runs, floor_of
 
     opened = _open_all(runs)
-    with progress("comparing") as advance:
+    with watching(progress)("comparing") as advance:
         try:
             scores = [run.evaluate("test", "train", 20) for run in opened]
             comparison = compare_runs(opened, advance=advance) if len(opened) > 1 else None
@@ -126,7 +153,7 @@ def export(
     *,
     allow: Iterable[Id] | None = None,
     deny: Iterable[Id] | None = None,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
     ranks: Ranks | None = None,
 ) -> int:
     """Write the top-k of users to a .parquet, .csv or .jsonl file and return its number of rows: `hmlet export`.
@@ -136,7 +163,7 @@ def export(
     `users` are all by default. `mask` names the parts whose items are left out; `allow` and `deny` are lists of items.
     Processes that torchrun started share the work; `ranks` are those of a group already joined.
     """
-    with joined(ranks) as group, working_threads(), progress("exporting") as advance:
+    with joined(ranks) as group, working_threads(), watching(progress)("exporting") as advance:
         opened = _open(run)
         chosen = None if users is None else opened.data.users.indices(users).astype(np.int64)
         return write_lists(opened, out, k, chosen, mask, opened.allowed(allow, deny), advance, group)
@@ -193,17 +220,24 @@ class Run(Recommender):
             return None
         return cast("MeasuredRun", self.directory.read_json(PROFILE))
 
-    def analyze(self, *, centrality: str = "exact", device: str = "auto", progress: Progress = hidden) -> Analysis:
+    def analyze(self, *, centrality: str = "exact", device: str = "auto", progress: Progress | bool = True) -> Analysis:
         """What the gates chose, and what explains it; see `hmlet.analyze`."""
         (found,) = analyze(self, centrality=centrality, device=device, progress=progress)
         return found
 
-    def report(self, out: Path | str, *, figures: Path | str | None = None, progress: Progress = hidden) -> list[Path]:
+    def report(
+        self, out: Path | str, *, figures: Path | str | None = None, progress: Progress | bool = True
+    ) -> list[Path]:
         """Write a page about this run; see `hmlet.report`."""
         return report(self, out=out, figures=figures, progress=progress)
 
     def update(
-        self, interactions: Any, out: Path | str | None = None, *, device: str = "auto", progress: Progress = hidden
+        self,
+        interactions: Any,
+        out: Path | str | None = None,
+        *,
+        device: str = "auto",
+        progress: Progress | bool = True,
     ) -> Run:
         """Train further on new interactions, as a new run; see `hmlet.update`."""
         from hmlet.api.upkeep import update  # which needs this class

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple
 from pathlib import Path
+from typing import Unpack
 
 import torch
 
 from hmlet.api.runs import Run
-from hmlet.config import DEFAULT_PRESET, Recipe, Shape, resolution
+from hmlet.callbacks import Callback, TensorBoard, telling
+from hmlet.config import DEFAULT_PRESET, Recipe, Settings, Shape, resolution
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
-from hmlet.errors import ConfigError, DataError
+from hmlet.data.inputs import DataLike, as_dataset
+from hmlet.errors import ConfigError
 from hmlet.models import DEFAULT
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import recorded_data
 from hmlet.runs.record import RECORD
-from hmlet.system.progress import Progress, hidden
+from hmlet.system.progress import Progress, hidden, watching
 from hmlet.system.ranks import Ranks, joined
 from hmlet.system.spelling import option, override
 from hmlet.system.threads import possible_threads, working_threads
@@ -30,7 +33,6 @@ from hmlet.training.capacity import Plan, device_kind, plan_training
 from hmlet.training.loop import choose_device
 from hmlet.training.planning import Sizes
 from hmlet.training.profiling import UNWATCHED, Profile
-from hmlet.training.tensorboard import tensorboard_events
 from hmlet.training.trainer import EpochEvent, Listener
 from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
 from hmlet.tuning import search as tuning
@@ -42,39 +44,44 @@ log = logging.getLogger(__name__)
 
 def resolve(
     model: str = DEFAULT,
-    data: Dataset | Path | str | None = None,
+    data: DataLike | None = None,
     *,
     preset: str = DEFAULT_PRESET,
     config: Path | str | None = None,
     overrides: Sequence[str] = (),
     seed: int | None = None,
     device: str = "auto",
+    **settings: Unpack[Settings],
 ) -> Recipe:
     """The recipe that `hmlet train DATA --model MODEL --print-config` prints.
 
-    Example: hmlet.resolve("lightgcn", "debian", overrides=["train.epochs=50"])
+    Example: hmlet.resolve("lightgcn", "debian", epochs=50)
 
     Data that no search was made for gets the recipe that the default rule has for its size and the device. `config` is
-    a TOML file on top of the preset; `overrides` are `section.key=value` on top of both.
+    a TOML file on top of the preset, `overrides` are `section.key=value` on top of both, and `settings` win over all.
     """
-    return alternatives(model, data, preset=preset, config=config, overrides=overrides, seed=seed, device=device)[0]
+    return alternatives(
+        model, data, preset=preset, config=config, overrides=overrides, seed=seed, device=device, **settings
+    )[0]
 
 
 def alternatives(
     model: str = DEFAULT,
-    data: Dataset | Path | str | None = None,
+    data: DataLike | None = None,
     *,
     preset: str = DEFAULT_PRESET,
     config: Path | str | None = None,
     overrides: Sequence[str] = (),
     seed: int | None = None,
     device: str = "auto",
+    **settings: Unpack[Settings],
 ) -> list[Recipe]:
     """The recipes that `hmlet train DATA` compares before it trains: `resolve`'s and, where the default rule decides,
     one for each other loss that may be better."""
-    known, shape = (None, None) if data is None else (known_name(data), Shape.of(data))
+    source = None if data is None else _source(data)
+    known, shape = (None, None) if source is None else (known_name(source), Shape.of(source))
     file, kind = None if config is None else Path(config), choose_device(device).type
-    return resolution.alternatives(model, preset, file, overrides, seed, known, shape, kind)
+    return resolution.alternatives(model, preset, file, overrides, seed, known, shape, kind, **settings)
 
 
 def recorded_recipe(out: Path | str) -> Recipe:
@@ -90,7 +97,7 @@ def longer_recipe(out: Path | str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def plan(
-    data: Dataset | Path | str | None = None,
+    data: DataLike | None = None,
     recipe: Recipe | str = DEFAULT,
     *,
     users: float | None = None,
@@ -101,6 +108,7 @@ def plan(
     device: str = "auto",
     devices: int = 1,
     memory: int | str | None = None,
+    **settings: Unpack[Settings],
 ) -> Plan:
     """The memory that a training takes on each device, and what to change if it does not fit: `hmlet plan`.
 
@@ -109,67 +117,71 @@ def plan(
     `users`, `items` and `edges` (training interactions) plan for data that is not here. `memory` is what a device has,
     in bytes or as text, by default what is free here; with it, "cuda" needs no CUDA device on this machine.
     """
-    sizes = _sizes(data, users, items, edges)
+    source = None if data is None else _source(data)
+    sizes = _sizes(source, users, items, edges)
     if isinstance(recipe, str):
-        known, kind = None if data is None else known_name(data), device_kind(device, memory)
+        known, kind = None if source is None else known_name(source), device_kind(device, memory)
         recipe = resolution.resolve(
-            recipe, preset, None, overrides, dataset=known, shape=Shape(*astuple(sizes)), device=kind
+            recipe, preset, None, overrides, dataset=known, shape=Shape(*astuple(sizes)), device=kind, **settings
         )
+    elif settings:
+        recipe = recipe.changed(**settings)
     return plan_training(recipe, sizes, device=device, devices=devices, memory=memory)
 
 
 def fit(
-    data: Dataset | Path | str,
+    data: DataLike,
     recipe: Recipe | Sequence[Recipe] | str | None = None,
     out: Path | str = "run",
     *,
     device: str = "auto",
     minutes: float | None = None,
     threads: int | None = None,
+    seed: int | None = None,
     resume: bool = False,
     extend: bool = False,
     keep_data: bool = True,
     profile: bool = False,
     tensorboard: Path | str | None = None,
-    listener: Listener | None = None,
-    progress: Progress = hidden,
+    callbacks: Iterable[Callback | Listener] = (),
+    progress: Progress | bool = True,
     ranks: Ranks | None = None,
+    **settings: Unpack[Settings],
 ) -> Run:
     """Train a recipe, or a model by its name, and open the finished run: `hmlet train`.
 
-    Example: hmlet.fit("debian", "lightgcn", "runs/lightgcn")
+    Example: hmlet.fit("debian", "lightgcn", "runs/lightgcn", epochs=50, embedding_size=32)
 
-    Of several recipes, each with a loss of its own, the one that is best on validation after a short training is taken;
-    a model by its name, for data that no search was made for, has such alternatives.
-    `minutes` is a budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the
-    recipe of the finished run names. `threads` on the CPU are by default those that this machine has and that are fast
-    now. With `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. With
-    `extend`, a run with a constant step size goes on with more epochs: those of the recipe, or twice its own. The run
-    keeps a copy of its data, unless `keep_data` is off and the data is on disk. `profile`
-    writes where the time goes to profile.json; `tensorboard` is a directory for TensorBoard events; the `listener` is
-    told of every epoch. Processes that torchrun started train together; `ranks` are those of a group already joined.
+    `data` is a pandas, Polars or Arrow frame, a SciPy matrix, an interaction file, a prepared directory, a named set or
+    a `Dataset`, which has constructors for columns with other names, other splits and own parts. `settings` and `seed`
+    change the recipe. Of several recipes, each with a loss of its own, the one that is best on validation after a short
+    training is taken; a model by its name, for data that no search was made for, has such alternatives. `minutes` is a
+    budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the recipe of the
+    finished run names. `threads` on the CPU are by default those that this machine has and that are fast now. With
+    `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. With `extend`, a
+    run with a constant step size goes on with more epochs: those of the recipe, or twice its own. The run keeps a copy
+    of its data, unless `keep_data` is off and the data is on disk. `profile` writes where the time goes to
+    profile.json; `tensorboard` is a directory for TensorBoard events; `callbacks` are told of every epoch
+    (hmlet.callbacks). Processes that torchrun started train together; `ranks` are those of a group already joined.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    _require_data(data)
+    progress = watching(progress)
+    source = _source(data, progress)
     begun = RunDirectory.open(out) if (resume or extend) and (Path(out) / RECORD).is_file() else None
     if recipe is None and begun is not None:
-        recipe = longer_recipe(out) if extend else begun.recipe()
-    if isinstance(recipe, str | None):
-        recipe = alternatives(recipe or DEFAULT, data, device=device)
-    recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
+        recipe = longer_recipe(out) if extend and "epochs" not in settings else begun.recipe()
+    recipes = _recipes(recipe or DEFAULT, source, device, seed, settings)
     chosen = recipes[0]
     watch = Profile() if profile else None
     with (watch or UNWATCHED).phase("load"):
-        dataset = _load(data, progress)
+        dataset = _load(source, progress)
+    calls = [*callbacks, *([] if tensorboard is None else [TensorBoard(tensorboard)])]
     with (
-        ExitStack() as listening,
         joined(ranks) as group,
         _threads(choose_device(device, group), threads, chosen, begun),
+        telling(calls, dataset, Path(out), first=group.rank == 0) as told,
         progress(f"training {chosen.model.name}") as advance,
     ):
-        listeners = [] if listener is None else [listener]
-        if tensorboard is not None and group.rank == 0:
-            listeners.append(listening.enter_context(tensorboard_events(tensorboard)))
         if group.rank == 0:
             _warn(chosen, choose_device(device, group).type)
 
@@ -178,8 +190,7 @@ def fit(
             worth = f"  best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
             left = f"  about {duration(event['left'])} left" if event["left"] >= TOLD_SECONDS else ""
             advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}{left}")
-            for each in listeners:
-                each(event)
+            told.epoch(event)
 
         trained = training.fit(
             dataset,
@@ -190,17 +201,19 @@ def fit(
             extend=extend,
             deadline=deadline,
             listener=listen,
+            begin=told.begin,
             tell=lambda text: log.info("%s", text),
             ranks=group,
             profile=watch,
             keep_data=keep_data,
         )
+        told.record = trained.record
     run = Run(trained)
     run.data = dataset  # it need not be read again
     return run
 
 
-def finish(run: Path | str, *, device: str = "auto", progress: Progress = hidden) -> Run:
+def finish(run: Path | str, *, device: str = "auto", progress: Progress | bool = True) -> Run:
     """Make a finished run of an interrupted one, with its best model so far: `hmlet finish`.
 
     Example: hmlet.finish("runs/end").evaluate()
@@ -208,12 +221,12 @@ def finish(run: Path | str, *, device: str = "auto", progress: Progress = hidden
     Without a validation so far, the model is kept as the last checkpoint has it. The record has a note about it.
     """
     directory = RunDirectory.open(run)
-    with progress(f"finishing {run}"):
+    with watching(progress)(f"finishing {run}"):
         return Run(training.finish(recorded_data(directory), run, device=device))
 
 
 def tune(
-    data: Dataset | Path | str,
+    data: DataLike,
     recipe: Recipe | str,
     out: Path | str,
     *,
@@ -225,22 +238,27 @@ def tune(
     preset: str = DEFAULT_PRESET,
     device: str = "auto",
     keep: bool = False,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
+    **settings: Unpack[Settings],
 ) -> Tuning:
     """Search for a model's best recipe by validation NDCG@20; the test part is never read: `hmlet tune`.
 
     Example: hmlet.tune("debian", "lightgcn", "tuned", sampler="tpe", trials=30).recipe
 
-    `space` is a TOML file with a [space] table, or its content; by default the model's own for the preset. `trials` is
-    by default the whole grid, or 20 points. Only the best trial keeps its weights, unless `keep`. Call it again with
-    the same `out` to go on after a stop, or at the same time to share the work.
+    `space` is a TOML file with a [space] table, or its content; by default the model's own for the preset. `settings`
+    change the recipe. `trials` is by default the whole grid, or 20 points. Only the best trial keeps its weights,
+    unless `keep`. Call it again with the same `out` to go on after a stop, or at the same time to share the work.
     """
-    _require_data(data)
-    chosen = resolve(recipe, data, preset=preset, device=device) if isinstance(recipe, str) else recipe
+    progress = watching(progress)
+    source = _source(data, progress)
+    if isinstance(recipe, str):
+        chosen = resolve(recipe, source, preset=preset, device=device, **settings)
+    else:
+        chosen = recipe.changed(**settings) if settings else recipe
     name = chosen.model.name
     if space is None or isinstance(space, str | Path):
         space = load_space(None if space is None else Path(space), name, preset, chosen.train.loss)
-    dataset = _load(data, progress)
+    dataset = _load(source, progress)
     with _threads(choose_device(device), None, chosen), progress(f"tuning {name}") as advance:
 
         def tell(records: Sequence[TrialRecord]) -> None:
@@ -263,9 +281,12 @@ def tune(
         )
 
 
-def _require_data(data: Dataset | Path | str) -> None:
-    if not isinstance(data, Dataset | Path | str):
-        raise DataError(f"cannot train on a {type(data).__name__}", "make a data set of it: Dataset.from_frame(…)")
+def _source(data: DataLike, progress: Progress = hidden) -> Dataset | Path | str:
+    """A prepared directory or a named set as it is, whose size is known before it is loaded; else the data set."""
+    if isinstance(data, Path | str) and not Path(data).is_file():
+        return data
+    with progress(f"reading {data if isinstance(data, Path | str) else type(data).__name__}") as advance:
+        return as_dataset(data, advance)
 
 
 def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
@@ -273,6 +294,21 @@ def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
         return data
     with progress(f"loading {data}") as advance:
         return load(data, advance=advance)
+
+
+def _recipes(
+    recipe: Recipe | Sequence[Recipe] | str,
+    data: Dataset | Path | str,
+    device: str,
+    seed: int | None,
+    settings: Settings,
+) -> list[Recipe]:
+    """The recipes to choose from, with some settings changed: those given, or a model's for the data and the device."""
+    if isinstance(recipe, str):
+        return alternatives(recipe, data, seed=seed, device=device, **settings)
+    given = [recipe] if isinstance(recipe, Recipe) else list(recipe)
+    changes = [] if seed is None else [f"seed={seed}"]
+    return [each.changed(changes, **settings) for each in given] if changes or settings else given
 
 
 def _sizes(data: Dataset | Path | str | None, users: float | None, items: float | None, edges: float | None) -> Sizes:

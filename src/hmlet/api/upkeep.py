@@ -10,10 +10,11 @@ from typing import Any
 from hmlet import packaging
 from hmlet.api.runs import Run
 from hmlet.data import Columns
+from hmlet.data.dialect import Dialect
 from hmlet.data.extension import Added, extended, new_interactions
 from hmlet.packaging import hub
 from hmlet.runs.record import RECORD
-from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.system.progress import Advance, Progress, watching
 from hmlet.system.threads import working_threads
 from hmlet.training import refitting, updating
 from hmlet.training.loop import choose_device
@@ -37,7 +38,7 @@ def update(
     device: str = "auto",
     threads: int | None = None,
     resume: bool = False,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> Run:
     """Train a finished run further on new interactions, users and items, as a new run: `hmlet update`.
 
@@ -50,14 +51,13 @@ def update(
     """
     opened = run if isinstance(run, Run) else Run.open(run)
     path = _next_to(opened.directory.path) if out is None else Path(out)
-    with progress(f"reading {interactions}" if isinstance(interactions, str | Path) else "reading"):
+    with watching(progress)(f"reading {interactions}" if isinstance(interactions, str | Path) else "reading"):
         columns = Columns(user, item, rating, timestamp)
-        read = new_interactions(
-            interactions, opened.data, columns=columns, format=format, delimiter=delimiter, min_rating=min_rating
-        )
+        dialect = Dialect(format, delimiter)
+        read = new_interactions(interactions, opened.data, columns=columns, dialect=dialect, min_rating=min_rating)
         grown, added = extended(opened.data, read)
     log.info("%s", _told(added))
-    with _threads(device, threads, opened), progress(f"updating {opened.record.model}") as advance:
+    with _threads(device, threads, opened), watching(progress)(f"updating {opened.record.model}") as advance:
         trained = updating.update(
             opened.directory,
             grown,
@@ -80,7 +80,7 @@ def refit(
     device: str = "auto",
     threads: int | None = None,
     resume: bool = False,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> Run:
     """Train a finished run's recipe on all its data, for the epochs that validation chose: `hmlet train --refit-all`.
 
@@ -91,7 +91,7 @@ def refit(
     """
     opened = run if isinstance(run, Run) else Run.open(run)
     test = opened.evaluate().metrics if opened.data.count("test") else None
-    with _threads(device, threads, opened), progress(f"refitting {opened.record.model}") as advance:
+    with _threads(device, threads, opened), watching(progress)(f"refitting {opened.record.model}") as advance:
         trained = refitting.refit(
             opened.directory,
             opened.data,
@@ -106,7 +106,7 @@ def refit(
 
 
 def package(
-    run: Run | Path | str, out: Path | str, *, wheel: Path | str | None = None, progress: Progress = hidden
+    run: Run | Path | str, out: Path | str, *, wheel: Path | str | None = None, progress: Progress | bool = True
 ) -> Path:
     """Write everything needed to serve a run elsewhere as one folder, or as one .tar.gz: `hmlet package`.
 
@@ -116,7 +116,7 @@ def package(
     wheel of hmlet to include.
     """
     opened = run if isinstance(run, Run) else Run.open(run)
-    with progress(f"packaging {opened.directory.path}"):
+    with watching(progress)(f"packaging {opened.directory.path}"):
         return packaging.package(opened, Path(out), wheel=None if wheel is None else Path(wheel))
 
 
@@ -126,7 +126,7 @@ def push(
     *,
     private: bool = True,
     token: str | None = None,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> str:
     """Upload a run's package to a Hugging Face Hub repository, and return the address of the commit: `hmlet push`.
 
@@ -136,7 +136,7 @@ def push(
     huggingface_hub finds: HF_TOKEN, or a login.
     """
     opened = run if isinstance(run, Run) else Run.open(run)
-    with progress(f"uploading to {repository}"):
+    with watching(progress)(f"uploading to {repository}"):
         return hub.push(opened, repository, private=private, token=token)
 
 
@@ -146,7 +146,7 @@ def pull(
     *,
     revision: str | None = None,
     token: str | None = None,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> Run:
     """Download a run that `push` uploaded, and open it: `hmlet pull`.
 
@@ -154,7 +154,7 @@ def pull(
 
     `out` gets the whole package. The run is in its folder `run`.
     """
-    with progress(f"downloading {repository}"):
+    with watching(progress)(f"downloading {repository}"):
         return Run.open(hub.pull(repository, Path(out), revision=revision, token=token))
 
 

@@ -13,19 +13,16 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hmlet.system.outside import is_utf8, read_text
-from hmlet.system.progress import Advance
+from hmlet.system.progress import Advance, shown, speaks
 from hmlet.system.spelling import in_shell
 from hmlet.system.stopping import end_when_told
 from hmlet.system.threads import wait_without_spinning
 from hmlet.system.units import duration, readable
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 __all__ = [
     "Json",
@@ -71,11 +68,6 @@ _MODEL = typer.Option(help="The model's name; `hmlet models` lists them, the def
 MaybeModel = Annotated[str | None, _MODEL]
 Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, best, paper or authors.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
-
-
-def speaks() -> bool:
-    """Whether this process has a voice: of those that torchrun starts for one command, the first has."""
-    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0"
 
 
 def given(context: typer.Context, option: str) -> bool:
@@ -192,13 +184,7 @@ def progress(title: str) -> Iterator[Advance]:
     if not (sys.stderr.isatty() and speaks()):
         yield _lines(title)
         return
-    bar = _bar()
-    with bar:
-        task = bar.add_task(title, total=None, text="")
-
-        def advance(done: float, total: float | None = None, text: str = "") -> None:
-            bar.update(task, completed=done, total=total, text=text)
-
+    with shown(title) as advance:
         yield advance
 
 
@@ -213,18 +199,3 @@ def _lines(title: str) -> Advance:
             note("  ".join(filter(None, [title, f"{done / total:.0%}" if total else "", text])))
 
     return advance
-
-
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}"),
-        console=Console(stderr=True),
-    )

@@ -96,11 +96,19 @@ def prepare(
     out: Annotated[Path, typer.Option("--out", help="The prepared directory to write.")],
     format: Annotated[
         str | None,
-        typer.Option("--format", help="csv, tsv, parquet, jsonl or adjacency; by default the suffix decides."),
+        typer.Option(
+            "--format", help="csv, tsv, parquet, jsonl, movielens, recbole or adjacency; by default the suffix decides."
+        ),
     ] = None,
     delimiter: Annotated[
         str | None,
-        typer.Option("--delimiter", help="The character between fields of csv or tsv; the header shows , ; tab and |."),
+        typer.Option("--delimiter", help="What is between fields of csv or tsv; the first line shows , ; tab | and ::"),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns", help="The names of all columns of a file without a header line: user,item,rating,timestamp"
+        ),
     ] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="The column of user ids; guessed from its name by default.")
@@ -112,6 +120,19 @@ def prepare(
     timestamp: Annotated[
         str | None, typer.Option("--timestamp", help="The column of times: numbers or ISO 8601 dates.")
     ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option("--weight", help="The column of weights, such as plays; those of duplicate rows are added up."),
+    ] = None,
+    decimal: Annotated[
+        str, typer.Option("--decimal", help="What separates the decimals of ratings and weights: . or a comma.")
+    ] = ".",
+    day_first: Annotated[
+        bool, typer.Option("--day-first", help="Dates are written as 31/12/2024 or 31.12.2024.")
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and list them in OUT/skipped.csv.")
+    ] = False,
     min_rating: Annotated[float | None, typer.Option("--min-rating", help="Drop rows with a lower rating.")] = None,
     core: Annotated[
         int,
@@ -122,17 +143,19 @@ def prepare(
     split: Annotated[
         str,
         typer.Option(
-            "--split", help="ratio:0.8,0.1,0.1 per user, temporal:0.8,0.1,0.1 over all, leave-one-out, or files."
+            "--split",
+            help="ratio:0.8,0.1,0.1 per user, temporal:0.8,0.1,0.1 over all, leave-one-out, column:NAME (with train,"
+            " valid or test in each row), or files.",
         ),
     ] = DEFAULT_SPLIT,
     seed: Annotated[int, typer.Option("--seed", help="Which of the random splits.")] = 0,
     user_name: Annotated[str | None, typer.Option("--user-name", help="The column of users' readable names.")] = None,
     item_name: Annotated[str | None, typer.Option("--item-name", help="The column of items' readable names.")] = None,
     user_names: Annotated[
-        Path | None, typer.Option("--user-names", help="A file of users' names: columns id and name.")
+        Path | None, typer.Option("--user-names", help="A file of users' names: a column of ids and one of names.")
     ] = None,
     item_names: Annotated[
-        Path | None, typer.Option("--item-names", help="A file of items' names: columns id and name.")
+        Path | None, typer.Option("--item-names", help="A file of items' names: a column of ids and one of names.")
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="What to call the data set; by default the file's name.")
@@ -142,22 +165,24 @@ def prepare(
 ) -> None:
     """Turn interaction files into a prepared directory: read, merge, filter, split.
 
-    Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --out ml
+    Example: hmlet data prepare ratings.csv --min-rating 4 --core 10 --skip-bad --out ml
 
     Example: hmlet data prepare train.txt val.txt test.txt --split files --out mine
     """
-    from hmlet.data.columns import Columns
+    from hmlet.data import Columns, Dialect
     from hmlet.data.dataset import check_target
     from hmlet.data.preparation import prepare
 
     check_target(out, overwrite=force)
-    columns = Columns(user, item, rating, timestamp, user_name, item_name)
+    roles = Columns(user, item, rating, timestamp, user_name, item_name, weight)
+    header = tuple(name.strip() for name in columns.split(",")) if columns else ()
+    dialect = Dialect(format, delimiter, header, decimal, day_first)
     with progress("preparing") as advance:
         dataset = prepare(
             files,
-            columns=columns,
-            format=format,
-            delimiter=delimiter,
+            columns=roles,
+            dialect=dialect,
+            skip_bad=skip_bad,
             min_rating=min_rating,
             core=core,
             split=split,
@@ -178,7 +203,8 @@ def _tell(dataset: Dataset, out: Path) -> None:
     """What became of the rows, then what the data set is."""
     done = dataset.provenance
     steps = [
-        ("rows read", done.rows),
+        ("rows read", done.rows + done.skipped),
+        ("skipped", -done.skipped),
         ("below the rating", -done.below_min_rating),
         ("merged as duplicates", -done.duplicates),
         (f"outside the {done.core}-core", -done.outside_core),
@@ -194,7 +220,7 @@ def _tell(dataset: Dataset, out: Path) -> None:
     for part, use in (("valid", "choose the best epoch by"), ("test", "measure the model on")):
         if not dataset.count(part):
             print_line(f"the {part} part is empty: there is nothing to {use}")
-    print_line(f"\nwritten to {out}")
+    print_line(f"\nwritten to {out}" + (f"; {out / 'skipped.csv'} lists what was skipped" if done.skipped else ""))
 
 
 @app.command("stats")

@@ -27,9 +27,13 @@ def try_file(
     timestamp: Annotated[str | None, typer.Option(help="The column of times, if the guess is wrong.")] = None,
     min_rating: Annotated[float | None, typer.Option(help="Drop rows with a lower rating.")] = None,
     format: Annotated[
-        str | None, typer.Option(help="csv, tsv, parquet, jsonl or adjacency; by default the suffix decides.")
+        str | None,
+        typer.Option(help="csv, tsv, parquet, jsonl, movielens, recbole or adjacency; by default the suffix decides."),
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="The character between fields of csv or tsv.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="What is between fields of csv or tsv.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="The names of all columns of a file without a header line, with commas between.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -54,6 +58,7 @@ def try_file(
         min_rating=min_rating,
         format=format,
         delimiter=delimiter,
+        columns=columns.split(",") if columns else (),
         device=device,
         progress=progress,
     )

@@ -3,6 +3,17 @@
 from hmlet.config.fitting import Shape
 from hmlet.config.recipe import Recipe, differences
 from hmlet.config.resolution import DEFAULT_PRESET, Preset, alternatives, resolve
+from hmlet.config.settings import Settings
 from hmlet.config.train import TrainConfig
 
-__all__ = ["DEFAULT_PRESET", "Preset", "Recipe", "Shape", "TrainConfig", "alternatives", "differences", "resolve"]
+__all__ = [
+    "DEFAULT_PRESET",
+    "Preset",
+    "Recipe",
+    "Settings",
+    "Shape",
+    "TrainConfig",
+    "alternatives",
+    "differences",
+    "resolve",
+]

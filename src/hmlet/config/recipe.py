@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, Unpack
 
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
-from hmlet.config.toml import Table, parse_overrides, parse_toml, toml_value
+from hmlet.config.settings import Settings, as_tables
+from hmlet.config.toml import Table, merge, parse_overrides, parse_toml, toml_value
 from hmlet.config.train import TrainConfig
 from hmlet.errors import ConfigError
 from hmlet.graph.layers import Similarity
@@ -58,11 +59,14 @@ class Recipe(Section):
                 lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in values.items())]
         return "\n".join(lines) + "\n"
 
-    def changed(self, overrides: Iterable[str]) -> Recipe:
-        """This recipe with `section.key=value` overrides."""
+    def changed(self, overrides: Iterable[str] = (), **settings: Unpack[Settings]) -> Recipe:
+        """This recipe with `section.key=value` overrides, and with settings by keyword."""
         values = tomllib.loads(self.to_toml())
-        for section, change in parse_overrides(overrides, SECTIONS).items():
-            values[section] = {**values.get(section, {}), **change} if isinstance(change, dict) else change
+        loss = settings.get("loss", self.train.loss)
+        if loss != self.train.loss:
+            values.pop("loss", None)  # the settings of another loss
+        for table in (parse_overrides(overrides, SECTIONS), as_tables(settings, self.model.name, loss)):
+            merge(values, table)
         return validated(values, "recipe")
 
     def flat(self) -> dict[str, object]:

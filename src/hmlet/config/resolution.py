@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 from hmlet.config.fitting import Shape, fitted
 from hmlet.config.recipe import SECTIONS, Recipe, validated
-from hmlet.config.toml import Table, parse_overrides, parse_toml
+from hmlet.config.settings import Settings, as_tables
+from hmlet.config.toml import Table, merge, parse_overrides, parse_toml
+from hmlet.config.train import TrainConfig
 from hmlet.errors import ConfigError
 from hmlet.losses import LOSSES
 from hmlet.models import MODELS, ModelConfig
@@ -37,8 +39,9 @@ def resolve(
     dataset: str | None = None,
     shape: Shape | None = None,
     device: str | None = None,
+    **settings: Unpack[Settings],
 ) -> Recipe:
-    """The recipe of a model: defaults, then the preset, then a TOML file, then `section.key=value` overrides.
+    """The recipe of a model: defaults, the preset, a TOML file, `section.key=value` overrides, settings by keyword.
 
     With the name of a named set, the preset includes what was searched for that set; with the shape of another one and
     the kind of device, "cpu" or "cuda", what the default rule says for it (hmlet.config.fitting).
@@ -49,17 +52,15 @@ def resolve(
     if config is not None:
         text = read_text(config, "a recipe in TOML, such as the config.toml of a run")
         chosen.insert(0, parse_toml(text, str(config), SECTIONS))
-    loss = next((table["train"]["loss"] for table in reversed(chosen) if "loss" in table.get("train", {})), None)
+    named = [table["train"]["loss"] for table in chosen if "loss" in table.get("train", {})]
+    loss = settings.get("loss", named[-1] if named else None)
     merged: Table = {"model": {}, "train": {}}
     for table in [*_preset(model, preset, dataset, shape, device, loss), *chosen]:
-        for key, value in table.items():
-            if isinstance(value, dict):
-                merged.setdefault(key, {}).update(value)
-            else:
-                merged[key] = value
-    named = merged["model"].get("name", model)
-    if named != model:
-        raise ConfigError(f"the recipe is for {named!r}, and the model is {model!r}", "make them the same")
+        merge(merged, table)
+    merge(merged, as_tables(settings, model, loss or merged["train"].get("loss", TrainConfig().loss)))
+    meant = merged["model"].get("name", model)
+    if meant != model:
+        raise ConfigError(f"the recipe is for {meant!r}, and the model is {model!r}", "make them the same")
     merged["model"]["name"] = model
     if seed is not None:
         merged["seed"] = seed
@@ -75,17 +76,19 @@ def alternatives(
     dataset: str | None = None,
     shape: Shape | None = None,
     device: str | None = None,
+    **settings: Unpack[Settings],
 ) -> list[Recipe]:
     """The recipes that a training compares on validation before it takes one: `resolve`'s, and where the default rule
     has all of [train] and [loss] to say, one for each other loss that may suit the model better."""
-    first = resolve(model, preset, config, overrides, seed, dataset, shape, device)
+    first = resolve(model, preset, config, overrides, seed, dataset, shape, device, **settings)
     named = MODELS[model].Config
-    set_here = parse_overrides(overrides, SECTIONS).keys() & {"train", "loss"}
+    tables = (parse_overrides(overrides, SECTIONS), as_tables(settings, model, first.train.loss))
+    set_here = {name for table in tables for name in table} & {"train", "loss"}
     if config is not None or set_here or not _ruled(named, preset, dataset, shape, device):
         return [first]
     others = [loss for loss in named.compared_losses if loss != first.train.loss]
     more = [
-        resolve(model, preset, None, [*overrides, f"train.loss={loss}"], seed, dataset, shape, device)
+        resolve(model, preset, None, [*overrides, f"train.loss={loss}"], seed, dataset, shape, device, **settings)
         for loss in others
     ]
     return [first, *more]

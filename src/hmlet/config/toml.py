@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hmlet.errors import ConfigError
-from hmlet.system.spelling import override
 
 Table = dict[str, Any]
 """What tomllib gives: values of TOML's types by key."""
@@ -32,7 +31,7 @@ def parse_overrides(overrides: Iterable[str], sections: Sequence[str]) -> Table:
         key, equals, value = text.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or (dot and not name) or not (dot or section == "seed"):
-            raise ConfigError(f"{text!r} is not section.key=value", f"for example {override('train.epochs=20')}")
+            raise ConfigError(f"{text!r} is not section.key=value", "for example train.epochs=20")
         if dot and section not in sections:
             known = ", ".join([*(f"{name}.*" for name in sections), "seed"])
             raise ConfigError(f"{text!r}: there is no section {section!r}", f"known keys: {known}")
@@ -45,6 +44,15 @@ def parse_overrides(overrides: Iterable[str], sections: Sequence[str]) -> Table:
         else:
             result[section] = parsed
     return result
+
+
+def merge(values: Table, change: Table) -> None:
+    """Change some keys of tables in place."""
+    for key, value in change.items():
+        if isinstance(value, dict):
+            values.setdefault(key, {}).update(value)
+        else:
+            values[key] = value
 
 
 def toml_value(value: object) -> str:

@@ -23,7 +23,7 @@ from hmlet.data.adjacency import Adjacency, read_adjacency
 from hmlet.data.dataset import PARTS, Dataset, sha256
 from hmlet.data.download import download
 from hmlet.data.interactions import Interactions, Ints, Vocabulary, encode, merge
-from hmlet.data.preparation import split_interactions
+from hmlet.data.preparation import prepare, split_interactions
 from hmlet.data.record import DATASET_VERSION, Provenance, is_prepared, read_record
 from hmlet.data.text import open_text
 from hmlet.errors import DataError
@@ -74,15 +74,20 @@ CATALOG = _read_catalog()
 
 
 def load(name_or_path: str | Path, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
-    """The data set that a command's DATA argument means: a prepared directory, or else a named set."""
+    """The data set that a command's DATA argument means: a prepared directory, a named set or an interaction file.
+
+    A file is prepared with the defaults of `hmlet data prepare`.
+    """
     path = Path(name_or_path)
     if _is_name(name_or_path):
         return load_named(str(name_or_path), mirror=mirror, advance=advance)
     if not path.exists():
         raise DataError(
-            f"{name_or_path} is neither a prepared directory nor a named set",
+            f"{name_or_path} is neither a prepared directory nor a named set nor a file",
             f"make it with `hmlet data prepare`, or use one of {', '.join(CATALOG)}",
         )
+    if path.is_file():
+        return prepare([path], advance=advance)
     return Dataset.load(path)
 
 
@@ -168,10 +173,8 @@ def cache_directory() -> Path:
     """Where fetched sets live: HMLET_CACHE, or the platform's place for caches."""
     if chosen := os.environ.get("HMLET_CACHE"):
         return Path(chosen)
-    try:
-        from platformdirs import user_cache_path
-    except ImportError:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hmlet"
+    from platformdirs import user_cache_path
+
     return Path(user_cache_path("hmlet", appauthor=False))
 
 
@@ -247,7 +250,7 @@ def _assemble(named: NamedSet, parts: list[Adjacency]) -> Dataset:
     user, users = encode("user", np.concatenate([part.user for part in parts]))
     item, items = encode("item", np.concatenate([part.item for part in parts]))
     number = np.repeat(np.arange(len(parts), dtype=np.uint8), [len(part.user) for part in parts])
-    user, item, split, _ = merge(user, item, number, None, len(items))
+    user, item, split, *_ = merge(user, item, number, None, len(items))
     if np.any((np.diff(user) == 0) & (np.diff(item) == 0)):
         raise DataError(f"the parts of {named.name} share pairs", "fetch it again or give another mirror")
     if (len(users), len(items)) != (named.users, named.items):

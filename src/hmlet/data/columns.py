@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hmlet.errors import DataError
 from hmlet.system.spelling import option
 
-ROLES = ("user", "item", "rating", "timestamp", "user_name", "item_name")
+ROLES = ("user", "item", "rating", "timestamp", "user_name", "item_name", "weight", "part")
 
 # Spelling variants are one guess: case, spaces, hyphens and underscores do not count.
 GUESSES = {
@@ -22,6 +22,8 @@ GUESSES = {
     }.items()
 }
 
+NAME_WORDS = ("name", "title", "label")
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -33,6 +35,8 @@ class Columns:
     timestamp: str | None = None
     user_name: str | None = None
     item_name: str | None = None
+    weight: str | None = None
+    part: str | None = None  # train, valid or test: `split="column:NAME"` names it
     needed: tuple[str, ...] = ("user", "item")
     welcome: tuple[str, ...] = ()  # taken where a guess fits, and done without otherwise
 
@@ -81,22 +85,30 @@ class Columns:
             problem = "has no column" if count == 0 else f"has {count} columns named"
             raise DataError(
                 f"{shown} {problem} {name!r}; its columns are {listed(header)}",
-                f"name the right one with {option(role)}",
+                f"name the right one with {option('split' if role == 'part' else role)}",
             )
         return list(header).index(name)
 
 
+@dataclass(frozen=True)
 class NamesColumns(Columns):
-    """The columns of a file of names: `id` in the user's role, `name` in the item's."""
+    """The columns of a file of names, found by their own: the id in the user's role, the name in the item's."""
+
+    kind: str = "item"  # whose names they are
 
     def resolve(self, header: Sequence[str], shown: str, otherwise: str = "") -> dict[str, int]:
-        """The positions of the two; nobody else's flag would help to find them."""
-        if [list(header).count(name) for name in ("id", "name")] != [1, 1]:
+        """The positions of the two; no option names them."""
+        spellings = [plain(name) for name in header]
+        ids = next((name for name in ("id", *GUESSES[self.kind]) if name in spellings), None)
+        rest = [name for name in spellings if name != ids]
+        exact = (name for name in rest if name in NAME_WORDS)
+        name = next(exact, None) or next((name for name in rest if any(word in name for word in NAME_WORDS)), None)
+        if ids is None or name is None or spellings.count(ids) > 1 or spellings.count(name) > 1:
             raise DataError(
-                f"{shown} has not one column `id` and one `name`; its columns are {listed(header)}",
+                f"{shown} has not one column of {self.kind} ids and one of names; its columns are {listed(header)}",
                 "give a file of names the header id,name",
             )
-        return {"user": list(header).index("id"), "item": list(header).index("name")}
+        return {"user": spellings.index(ids), "item": spellings.index(name)}
 
 
 def listed(header: Sequence[str]) -> str:

@@ -7,17 +7,20 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hmlet.data.interactions import Interactions, Ints, Vocabulary
+from hmlet.data.dialect import SKIPPED_FILE, SkippedRow, write_skipped
+from hmlet.data.interactions import Id, Interactions, Ints, Vocabulary
 from hmlet.data.record import (
     DATASET_VERSION,
     RECORD_FILE,
@@ -30,9 +33,13 @@ from hmlet.data.record import (
 from hmlet.data.splits import DEFAULT_SPLIT
 from hmlet.errors import DataError
 from hmlet.system.files import keep, unfinished, unwritable
+from hmlet.system.frames import Framed, html_table
 from hmlet.system.outside import Content, Origin
 from hmlet.system.spelling import option
 from hmlet.system.tables import Column, read_table
+
+if TYPE_CHECKING:
+    from hmlet.data.inputs import Frame, Preparing, SparseMatrix
 
 PARTS = ("train", "valid", "test")
 _INDEX, _TEXT = Column((pa.int32(),)), Column((pa.string(),))
@@ -43,6 +50,7 @@ _TABLES = {
         "item": _INDEX,
         "split": _TEXT,
         "timestamp": Column((pa.int64(),), required=False),
+        "weight": Column((pa.float32(),), required=False),
     },
     "users.parquet": _SIDE,
     "items.parquet": _SIDE,
@@ -55,6 +63,7 @@ class Csr:
 
     indptr: npt.NDArray[np.int64]
     items: Ints
+    weights: npt.NDArray[np.float32] | None = None  # of the items; None: all count alike
 
     def row(self, user: int) -> Ints:
         return self.items[self.indptr[user] : self.indptr[user + 1]]
@@ -64,7 +73,7 @@ class Csr:
         return np.diff(self.indptr)
 
 
-class Dataset:
+class Dataset(Framed):
     """Interactions and the part (train, valid or test) of each, sorted by part, user and item.
 
     The order makes every part one slice and every part's rows per user a CSR without a copy.
@@ -83,38 +92,72 @@ class Dataset:
         self.user: Ints = interactions.user[order]
         self.item: Ints = interactions.item[order]
         self.timestamp = None if interactions.timestamp is None else interactions.timestamp[order]
+        self.weight = None if interactions.weight is None else interactions.weight[order]
         self.provenance = interactions.provenance
+        self.skipped: Sequence[SkippedRow] = ()  # rows that were left out when this was prepared
         self._csr: dict[tuple[str, ...], Csr] = {}
         self._bounds = np.searchsorted(part[order], np.arange(len(PARTS) + 1, dtype=np.uint8))
 
     @classmethod
-    def from_frame(
+    def from_frame(cls, frame: Frame, **options: Unpack[Preparing]) -> Dataset:
+        """The data set made from a pandas or Polars frame or an Arrow table: the twin of `hmlet data prepare`.
+
+        Example: hmlet.Dataset.from_frame(ratings, user="userId", item="movieId", min_rating=4)
+
+        `user`, `item` and the like are column names; user and item are guessed where they are not given. Any object
+        with Arrow's `__arrow_c_stream__` is a frame.
+        """
+        from hmlet.data.inputs import prepared
+
+        return prepared([frame], options)
+
+    @classmethod
+    def from_file(cls, *files: Path | str, **options: Unpack[Preparing]) -> Dataset:
+        """The data set made from interaction files, which are read as one: the twin of `hmlet data prepare`.
+
+        Example: hmlet.Dataset.from_file("ratings.csv", min_rating=4, core=10)
+        """
+        from hmlet.data.inputs import prepared
+
+        return prepared([Path(file) for file in files], options)
+
+    @classmethod
+    def from_parts(
         cls,
-        frame: Any,
+        train: Frame | SparseMatrix | Path | str,
+        valid: Frame | SparseMatrix | Path | str | None = None,
+        test: Frame | SparseMatrix | Path | str | None = None,
+        **options: Unpack[Preparing],
+    ) -> Dataset:
+        """The data set whose parts are given, each as a frame, a file or a matrix: `--split files` for everything.
+
+        Example: hmlet.Dataset.from_parts(train=train, test=test, user="userId", item="movieId")
+        """
+        from hmlet.data.inputs import parted
+
+        return parted({"train": train, "valid": valid, "test": test}, options)
+
+    @classmethod
+    def from_matrix(
+        cls,
+        matrix: SparseMatrix,
         *,
-        user: str | None = None,
-        item: str | None = None,
-        rating: str | None = None,
-        timestamp: str | None = None,
-        user_name: str | None = None,
-        item_name: str | None = None,
-        min_rating: float | None = None,
+        users: Sequence[Id] | None = None,
+        items: Sequence[Id] | None = None,
         core: int = 0,
         split: str = DEFAULT_SPLIT,
         seed: int = 0,
-        name: str = "frame",
+        name: str = "matrix",
     ) -> Dataset:
-        """The data set made from a Polars or pandas frame or a pyarrow table: the twin of `hmlet data prepare`.
+        """The data set of a SciPy sparse matrix with a row for each user and a column for each item.
 
-        `user`, `item` and the like are column names; user and item are guessed where they are not given.
+        Example: hmlet.Dataset.from_matrix(scipy.sparse.csr_array(plays), items=titles)
+
+        Ids are `users` and `items`, or the numbers of rows and columns. Values other than 1 are weights.
         """
-        from hmlet.data.columns import Columns
-        from hmlet.data.preparation import prepare_frame
+        from hmlet.data.inputs import matrices
 
-        columns = Columns(user, item, rating, timestamp, user_name, item_name)
-        return prepare_frame(
-            frame, columns=columns, min_rating=min_rating, core=core, split=split, seed=seed, name=name
-        )
+        return matrices({"train": matrix}, users, items, core=core, split=split, seed=seed, name=name)
 
     @property
     def n_users(self) -> int:
@@ -129,6 +172,23 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.name}: {self.n_users:,} users, {self.n_items:,} items, {len(self):,} interactions>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the counts, not the rows."""
+        counts = {"users": self.n_users, "items": self.n_items, **{part: self.count(part) for part in PARTS}}
+        return html_table(list(counts), [[f"{count:,}" for count in counts.values()]], escape(repr(self)))
+
+    def to_arrow(self) -> pa.Table:
+        """The interactions with their own ids: user, item, part and, if there are any, timestamp and weight."""
+        part = np.repeat(np.array(PARTS), np.diff(self._bounds))
+        columns = {
+            "user": self.users.ids.take(pa.array(self.user)),
+            "item": self.items.ids.take(pa.array(self.item)),
+            "part": pa.array(part),
+            "timestamp": self.timestamp,
+            "weight": self.weight,
+        }
+        return pa.table({name: column for name, column in columns.items() if column is not None})
 
     def slice(self, part: str) -> slice:
         """Where a part's interactions lie in `user`, `item` and `timestamp`."""
@@ -154,18 +214,22 @@ class Dataset:
 
     def _make_csr(self, parts: tuple[str, ...]) -> Csr:
         slices = [self.slice(part) for part in parts]
-        user = np.concatenate([self.user[where] for where in slices]) if len(slices) > 1 else self.user[slices[0]]
-        item = np.concatenate([self.item[where] for where in slices]) if len(slices) > 1 else self.item[slices[0]]
+
+        def joined(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            found = [column[where] for where in slices]
+            return np.concatenate(found) if len(found) > 1 else found[0]
+
+        user, item, weight = joined(self.user), joined(self.item), None if self.weight is None else joined(self.weight)
         if len(slices) > 1:
             order = np.argsort(user.astype(np.int64) * self.n_items + item, kind="stable")
-            user, item = user[order], item[order]
+            user, item, weight = user[order], item[order], None if weight is None else weight[order]
         indptr = np.zeros(self.n_users + 1, dtype=np.int64)
         np.cumsum(np.bincount(user, minlength=self.n_users), out=indptr[1:])
-        return Csr(indptr, item)
+        return Csr(indptr, item, weight)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the ids of both sides and the sorted pairs of each part: equal for equal data."""
+        """SHA-256 over the ids of both sides and each part's sorted pairs and weights: equal for equal data."""
         digest = hashlib.sha256(f"hmlet dataset {DATASET_VERSION} {self.n_users} {self.n_items}".encode())
         for vocabulary in (self.users, self.items):
             digest.update("\0".join(map(str, vocabulary.ids.to_pylist())).encode())
@@ -174,6 +238,8 @@ class Dataset:
             digest.update(f"{part} {self.count(part)}".encode())
             digest.update(np.ascontiguousarray(self.user[where], dtype="<i4").data)
             digest.update(np.ascontiguousarray(self.item[where], dtype="<i4").data)
+            if self.weight is not None:
+                digest.update(np.ascontiguousarray(self.weight[where], dtype="<f4").data)
         return digest.hexdigest()
 
     def statistics(self) -> Statistics:
@@ -217,12 +283,16 @@ class Dataset:
         columns: dict[str, object] = {"user": self.user, "item": self.item, "split": part}
         if self.timestamp is not None:
             columns["timestamp"] = self.timestamp
+        if self.weight is not None:
+            columns["weight"] = self.weight
         pq.write_table(pa.table(columns), directory / "interactions.parquet", compression="zstd")
         for vocabulary, name in ((self.users, "users.parquet"), (self.items, "items.parquet")):
             table = {"index": pa.array(np.arange(len(vocabulary), dtype=np.int32)), "id": vocabulary.ids}
             if vocabulary.names is not None:
                 table["name"] = vocabulary.names
             pq.write_table(pa.table(table), directory / name, compression="zstd")
+        if self.skipped:
+            write_skipped(self.skipped, directory / SKIPPED_FILE)
         record = {
             "format_version": DATASET_VERSION,
             **self.statistics().to_json(),
@@ -249,8 +319,11 @@ class Dataset:
             items,
             timestamp,
             record.provenance,
+            _numbers(table["weight"]) if "weight" in table.column_names else None,
         )
         _require_distinct(interactions, origin)
+        if interactions.weight is not None and not (interactions.weight > 0).all():  # NaN is not, either
+            raise origin.fault(": column 'weight': it has values that are not positive")
         dataset = cls(record.name, interactions, part, path)
         if dataset.fingerprint != record.fingerprint:
             raise DataError(

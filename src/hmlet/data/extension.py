@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from hmlet.data.columns import Columns
 from hmlet.data.dataset import Dataset
+from hmlet.data.dialect import Dialect
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
 from hmlet.data.preparation import readers
 from hmlet.data.record import Provenance
@@ -34,8 +35,7 @@ def new_interactions(
     data: Dataset,
     *,
     columns: Columns = Columns(),  # noqa: B008 - frozen
-    format: str | None = None,
-    delimiter: str | None = None,
+    dialect: Dialect = Dialect(),  # noqa: B008 - frozen
     min_rating: float | None = None,
 ) -> Interactions:
     """The interactions of a file or a frame that are to be added to a data set.
@@ -47,9 +47,8 @@ def new_interactions(
     welcome = {"rating": min_rating is not None, "timestamp": data.timestamp is not None}
     columns = columns.guessing(*needed, welcome=tuple(role for role, useful in welcome.items() if useful))
     if isinstance(source, str | Path):
-        found, _ = readers().read_files([Path(source)], columns, format, min_rating, delimiter=delimiter)
-    else:
-        found = readers().read_frame(source, columns, min_rating)
+        source = Path(source)
+    found, _ = readers().read([source], columns, dialect, min_rating)
     return cast("Interactions", found)
 
 
@@ -75,6 +74,7 @@ def extended(data: Dataset, new: Interactions) -> tuple[Dataset, Added]:
         items,
         timestamp,
         new.provenance.model_copy(update=_provenance(data)),
+        _weight(data, new, unknown),
     )
     part = np.concatenate([data.parts, np.full(added.interactions, TRAIN)])
     return Dataset(data.name, interactions, part), added
@@ -83,8 +83,18 @@ def extended(data: Dataset, new: Interactions) -> tuple[Dataset, Added]:
 def everything_trains(data: Dataset) -> Dataset:
     """The same interactions, all of them in the training part: nothing is left to evaluate on."""
     provenance = Provenance(derived_from=f"{data.name} {data.fingerprint}", rows=len(data), split="none")
-    interactions = Interactions(data.user, data.item, data.users, data.items, data.timestamp, provenance)
+    interactions = Interactions(data.user, data.item, data.users, data.items, data.timestamp, provenance, data.weight)
     return Dataset(data.name, interactions, np.full(len(data), TRAIN))
+
+
+def _weight(
+    data: Dataset, new: Interactions, unknown: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> np.ndarray[tuple[int], np.dtype[np.float32]] | None:
+    """The weights of an extended data set, if the old one has any; a new interaction without one counts once."""
+    if data.weight is None:
+        return None
+    added = np.ones(len(unknown), dtype=np.float32) if new.weight is None else new.weight
+    return np.concatenate([data.weight, added[unknown]])
 
 
 def _provenance(data: Dataset) -> dict[str, object]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int32]
 Id = int | str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
     """The external ids of one side, in index order: int64 where the source had integers, strings otherwise."""
 
@@ -28,6 +28,14 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __iter__(self) -> Iterator[Id]:
+        """The ids in the order of their indices."""
+        return iter(self.ids.to_pylist())
+
+    def __repr__(self) -> str:
+        first = [repr(value) for value in self.ids.slice(0, 3).to_pylist()] + ["…"] * (len(self) > 3)
+        return f"<Vocabulary of {len(self):,} {self.kind}s: {', '.join(first)}>"
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -92,6 +100,7 @@ class Interactions:
     items: Vocabulary
     timestamp: npt.NDArray[np.int64] | None = None
     provenance: Provenance = field(default_factory=Provenance)
+    weight: npt.NDArray[np.float32] | None = None  # how much each counts, such as plays; positive
 
     def __len__(self) -> int:
         return len(self.user)
@@ -101,7 +110,8 @@ class Interactions:
         user, users = _compact(self.user[rows], self.users)
         item, items = _compact(self.item[rows], self.items)
         timestamp = None if self.timestamp is None else self.timestamp[rows]
-        return replace(self, user=user, item=item, users=users, items=items, timestamp=timestamp)
+        weight = None if self.weight is None else self.weight[rows]
+        return replace(self, user=user, item=item, users=users, items=items, timestamp=timestamp, weight=weight)
 
 
 def _compact(index: Ints, vocabulary: Vocabulary) -> tuple[Ints, Vocabulary]:
@@ -120,27 +130,47 @@ def encode(kind: str, values: npt.NDArray[np.int64]) -> tuple[Ints, Vocabulary]:
     return index.astype(np.int32), Vocabulary(kind, pa.array(ids))
 
 
+class Merged(NamedTuple):
+    """Distinct pairs and what belongs to each; a column that was not given is None."""
+
+    user: Ints
+    item: Ints
+    part: npt.NDArray[np.uint8] | None
+    timestamp: npt.NDArray[np.int64] | None
+    weight: npt.NDArray[np.float32] | None
+
+
 def merge(
-    user: Ints, item: Ints, part: npt.NDArray[np.uint8] | None, timestamp: npt.NDArray[np.int64] | None, n_items: int
-) -> tuple[Ints, Ints, npt.NDArray[np.uint8] | None, npt.NDArray[np.int64] | None]:
-    """Each (user, item, part) once, sorted by user and item, with its latest timestamp.
+    user: Ints,
+    item: Ints,
+    part: npt.NDArray[np.uint8] | None,
+    timestamp: npt.NDArray[np.int64] | None,
+    n_items: int,
+    weight: npt.NDArray[np.float64] | None = None,
+) -> Merged:
+    """Each (user, item, part) once, sorted by user and item, with its latest timestamp and the sum of its weights.
 
     A pair in two parts comes out twice, side by side: the caller decides what that means.
     """
     key = user.astype(np.int64) * n_items + item
     if part is not None:
         key = key * 4 + part
-    if timestamp is None:
+    if timestamp is None and weight is None:
         key.sort()
     else:
         order = np.argsort(key)
-        key, timestamp = key[order], timestamp[order]
+        key = key[order]
     first = np.ones(len(key), dtype=bool)
     np.not_equal(key[1:], key[:-1], out=first[1:])
-    if timestamp is not None and len(key):
-        timestamp = np.maximum.reduceat(timestamp, np.flatnonzero(first))
+    starts = np.flatnonzero(first)
+    if timestamp is not None:
+        timestamp = np.maximum.reduceat(timestamp[order], starts) if len(key) else timestamp
+    summed = None
+    if weight is not None:
+        summed = (np.add.reduceat(weight[order], starts) if len(key) else weight).astype(np.float32)
     key = key[first]
     if part is not None:
         part = (key & 3).astype(np.uint8)
         key >>= 2
-    return (key // max(n_items, 1)).astype(np.int32), (key % max(n_items, 1)).astype(np.int32), part, timestamp
+    n_items = max(n_items, 1)
+    return Merged((key // n_items).astype(np.int32), (key % n_items).astype(np.int32), part, timestamp, summed)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,98 +17,97 @@ import pyarrow as pa
 
 from hmlet.data.columns import Columns
 from hmlet.data.dataset import PARTS, Dataset
+from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.guessing import Guess, guess_columns
 from hmlet.data.interactions import Interactions, Vocabulary
 from hmlet.data.splits import DEFAULT_SPLIT, SplitRule, assign, k_core
-from hmlet.errors import ConfigError, DataError, MissingExtra
+from hmlet.errors import ConfigError, DataError
 from hmlet.system.progress import Advance, silent
 from hmlet.system.spelling import option
 
+log = logging.getLogger(__name__)
 SAMPLED_ROWS = 20_000  # of a file whose columns are guessed
 
 
 def prepare(
-    files: Sequence[Path | str],
+    sources: Sequence[Path | str | Any],
     *,
     columns: Columns = Columns(),  # noqa: B008 - frozen
-    format: str | None = None,
-    delimiter: str | None = None,
+    dialect: Dialect = Dialect(),  # noqa: B008 - frozen
+    skip_bad: bool = False,
     min_rating: float | None = None,
     core: int = 0,
     split: str = DEFAULT_SPLIT,
     seed: int = 0,
     name: str | None = None,
-    user_names: Path | str | None = None,
-    item_names: Path | str | None = None,
+    user_names: Path | str | Any | None = None,
+    item_names: Path | str | Any | None = None,
+    parts: Sequence[int] | None = None,
     advance: Advance = silent,
 ) -> Dataset:
-    """The data set made from interaction files.
+    """The data set made from interaction files or frames.
 
-    With `split="files"` the files are the parts: train, valid and test, or train and test. Otherwise they are one.
+    With `split="files"` the sources are the parts: train, valid and test, or train and test, or as `parts` numbers
+    them. With `split="column:NAME"` a column says the part of each row. Otherwise the sources are read as one.
     A rating threshold drops rows before duplicates are merged: a pair stays if any of its rows reaches it.
+    With `skip_bad` rows that cannot be used are left out, and `Dataset.skipped` lists them.
     """
-    paths = [Path(file) for file in files]
+    given = [Path(source) if isinstance(source, str) else source for source in sources]
     options = _Options(split, core, seed, min_rating)
-    if options.rule.kind == "files" and len(paths) not in (2, 3):
+    if not given:
+        raise DataError("there is no file to read", "name at least one")
+    if parts is None and options.rule.kind == "files":
+        parts = _parts_of(len(given))
+    skipping = Skipping(skip_bad)
+    advance(0, 4, "reading")
+    interactions, part = readers().read(given, options.guessing(columns), dialect, min_rating, parts, skipping)
+    advance(1, 4, "naming")
+    interactions = replace(
+        interactions,
+        users=_named(interactions.users, user_names),
+        items=_named(interactions.items, item_names),
+    )
+    dataset = _finish(interactions, part, options, name or _name_of(given), advance)
+    dataset.skipped = tuple(skipping.rows)
+    if dataset.skipped:
+        first = dataset.skipped[0]
+        log.warning("%d rows were skipped, the first at %s, %s: %s", len(dataset.skipped), *first)
+    return dataset
+
+
+def _parts_of(count: int) -> tuple[int, ...]:
+    """The part of each of several files."""
+    if count not in (2, 3):
         raise DataError(
-            f"split files needs two files (train, test) or three (train, valid, test), not {len(paths)}",
+            f"split files needs two files (train, test) or three (train, valid, test), not {count}",
             "name them in this order",
         )
-    if not paths:
-        raise DataError("there is no file to read", "name at least one")
-    advance(0, 4, "reading")
-    interactions, part = readers().read_files(
-        paths,
-        options.guessing(columns),
-        format,
-        min_rating,
-        by_file=options.rule.kind == "files",
-        delimiter=delimiter,
-    )
-    if part is not None and len(paths) == 2:
-        part *= 2  # the second of two files is the test part
-    advance(1, 4, "naming")
-    interactions = _with_names(interactions, user_names, item_names)
-    return _finish(interactions, part, options, name or _name_of(paths), advance)
+    return (0, 2) if count == 2 else (0, 1, 2)
 
 
-def guess_file(file: Path | str, columns: Columns, *, format: str | None = None, delimiter: str | None = None) -> Guess:
+def guess_file(file: Path | str, columns: Columns, dialect: Dialect = Dialect()) -> Guess:  # noqa: B008 - frozen
     """The columns of an interaction file that were given, and a guess for the others from its first rows."""
-    sample = readers().sample_file(Path(file), format, delimiter, SAMPLED_ROWS)
+    sample = readers().sample_file(Path(file), dialect, SAMPLED_ROWS)
     return Guess(columns) if sample is None else guess_columns(sample, str(file), columns)
 
 
-def prepare_frame(
-    frame: Any,
+def split_interactions(
+    interactions: Interactions,
+    name: str,
     *,
-    columns: Columns,
-    min_rating: float | None = None,
-    core: int = 0,
     split: str = DEFAULT_SPLIT,
     seed: int = 0,
-    name: str = "frame",
+    core: int = 0,
+    part: npt.NDArray[np.uint8] | None = None,
 ) -> Dataset:
-    """The data set made from a Polars or pandas frame or a pyarrow table: see `Dataset.from_frame`."""
-    options = _Options(split, core, seed, min_rating)
-    if options.rule.kind == "files":
-        raise ConfigError("a frame cannot be split by files", "use ratio, temporal or leave-one-out")
-    interactions = readers().read_frame(frame, options.guessing(columns), min_rating)
-    return _finish(interactions, None, options, name)
-
-
-def split_interactions(
-    interactions: Interactions, name: str, *, split: str = DEFAULT_SPLIT, seed: int = 0, core: int = 0
-) -> Dataset:
-    """The data set made from interactions in memory."""
-    return _finish(interactions, None, _Options(split, core, seed), name)
+    """The data set made from interactions in memory, whose parts may be known."""
+    return _finish(interactions, part, _Options(split, core, seed), name)
 
 
 def readers() -> ModuleType:
-    """The module `sources`, imported when a file is read: a prepared directory needs no Polars."""
-    try:
-        from hmlet.data.readers import sources
-    except ImportError as error:
-        raise MissingExtra("reading interaction files", "polars", "data") from error
+    """The module `sources`, imported when a file is read: a prepared directory loads sooner without Polars."""
+    from hmlet.data.readers import sources
+
     return sources
 
 
@@ -142,6 +142,8 @@ class _Options:
         """The columns, and what else to guess: a rating for a threshold, a time for a split that goes by time."""
         needed = {"rating": self.min_rating is not None, "timestamp": self.rule.kind == "temporal"}
         welcome = ("timestamp",) if self.rule.kind == "leave-one-out" else ()
+        if self.rule.kind == "column":
+            columns = replace(columns, part=self.rule.column)
         return columns.guessing(*(role for role, wanted in needed.items() if wanted), welcome=welcome)
 
 
@@ -193,30 +195,25 @@ def _refuse_overlap(interactions: Interactions, part: npt.NDArray[np.uint8]) -> 
             interactions.items.id(int(interactions.item[at])),
         )
         raise DataError(
-            f"{len(twice)} interactions stand in more than one file, such as user {user!r} with item {item!r} "
+            f"{len(twice)} interactions are in more than one part, such as user {user!r} with item {item!r} "
             f"in {PARTS[part[at]]} and {PARTS[part[at + 1]]}",
             "remove them from one: a model would be tested on what it was taught",
         )
 
 
-def _with_names(
-    interactions: Interactions, user_names: Path | str | None, item_names: Path | str | None
-) -> Interactions:
-    return replace(
-        interactions, users=_named(interactions.users, user_names), items=_named(interactions.items, item_names)
-    )
-
-
-def _named(vocabulary: Vocabulary, path: Path | str | None) -> Vocabulary:
-    """The vocabulary with the names that a file gives its ids; ids that the file leaves out have none."""
-    if path is None:
+def _named(vocabulary: Vocabulary, given: Path | str | Any | None) -> Vocabulary:
+    """The vocabulary with the names that a file, a frame or a mapping gives its ids; other ids have none."""
+    if given is None:
         return vocabulary
-    names = readers().read_names(Path(path), vocabulary.kind)
-    return replace(
-        vocabulary, names=pa.array([names.get(str(value)) for value in vocabulary.ids.to_pylist()], pa.string())
-    )
+    if isinstance(given, Mapping):
+        names = {str(key): str(value) for key, value in given.items()}
+    else:
+        names = readers().read_names(Path(given) if isinstance(given, str) else given, vocabulary.kind)
+    return replace(vocabulary, names=pa.array([names.get(str(value)) for value in vocabulary], pa.string()))
 
 
-def _name_of(paths: Sequence[Path]) -> str:
-    """A readable name for what was made from these files: the file's, or the folder's for several."""
-    return paths[0].name.partition(".")[0] if len(paths) == 1 else paths[0].resolve().parent.name
+def _name_of(sources: Sequence[Path | Any]) -> str:
+    """A readable name for what was made from these sources: the file's, or the folder's for several."""
+    if not isinstance(sources[0], Path):
+        return "frame"
+    return sources[0].name.partition(".")[0] if len(sources) == 1 else sources[0].resolve().parent.name

@@ -47,5 +47,6 @@ def _derived(data: Dataset, kind: str, rows: slice, part: PartCodes, split: str)
         users_without_training=int((~trained).sum()),
     )
     timestamp = None if data.timestamp is None else data.timestamp[rows]
-    interactions = Interactions(data.user[rows], data.item[rows], data.users, data.items, timestamp, provenance)
+    weight = None if data.weight is None else data.weight[rows]
+    interactions = Interactions(data.user[rows], data.item[rows], data.users, data.items, timestamp, provenance, weight)
     return Dataset(f"{data.name}-{kind}", interactions, part)

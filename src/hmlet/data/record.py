@@ -27,7 +27,9 @@ class FileRead(_Typed):
     """Its name; a frame has none."""
     format: str
     rows: NonNegativeInt
+    """Rows that were used: skipped ones are not among them."""
     below_min_rating: NonNegativeInt
+    skipped: NonNegativeInt = 0
 
 
 class Provenance(_Typed):
@@ -51,6 +53,8 @@ class Provenance(_Typed):
     rows: NonNegativeInt = 0
     below_min_rating: NonNegativeInt = 0
     duplicates: NonNegativeInt = 0
+    skipped: NonNegativeInt = 0
+    """Rows that could not be used and were left out; skipped.csv lists them."""
     outside_core: NonNegativeInt = 0
     core: NonNegativeInt = 0
     core_rounds: NonNegativeInt = 0

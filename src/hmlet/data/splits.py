@@ -22,7 +22,7 @@ PartCodes = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
 
 DEFAULT_SPLIT = "ratio:0.8,0.1,0.1"
-_KINDS = f"{DEFAULT_SPLIT}, temporal:0.8,0.1,0.1, leave-one-out or files"
+_KINDS = f"{DEFAULT_SPLIT}, temporal:0.8,0.1,0.1, leave-one-out, column:NAME or files"
 _SHARE = re.compile(r"\d?(\.\d{1,6})?|\d\.")  # six decimals keep every product below in int64
 
 
@@ -47,6 +47,7 @@ class SplitRule:
 
     kind: str
     shares: tuple[Fraction, Fraction, Fraction] = (Fraction(1), Fraction(0), Fraction(0))
+    column: str | None = None  # which has the part of each row
 
     @classmethod
     def parse(cls, text: str) -> SplitRule:
@@ -54,6 +55,8 @@ class SplitRule:
         kind, colon, rest = text.partition(":")
         if kind in ("leave-one-out", "files") and not colon:
             return cls(kind)
+        if kind == "column" and rest:
+            return cls(kind, column=rest)
         if kind not in ("ratio", "temporal"):
             raise ConfigError(f"there is no split {text!r}", f"use {_KINDS}")
         words = [word.strip() for word in rest.split(",")]
@@ -72,8 +75,8 @@ class SplitRule:
 
 
 def assign(rule: SplitRule, user: Ints, item: Ints, timestamp: Times | None, seed: int) -> PartCodes:
-    """The part of each pair. `files` is not decided here: its parts came with the rows."""
-    assert rule.kind != "files"
+    """The part of each pair, unless it came with the rows, as from files or a column."""
+    assert rule.kind not in ("files", "column")
     if rule.kind == "temporal":
         if timestamp is None:
             raise DataError(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -105,6 +106,16 @@ def open_text(path: Path) -> Iterator[TextFile]:
         if plain.stat().st_size == 0:
             raise DataError(f"{shown} is empty", "give a file with interactions")
         yield TextFile(shown, plain)
+
+
+@contextmanager
+def temporary_copy(text: TextFile) -> Iterator[tuple[TextFile, BinaryIO]]:
+    """A temporary file for a changed copy of a text file, empty and open; messages name the original."""
+    with (
+        unfinished(Path(tempfile.mkdtemp(prefix="hmlet-"))) as directory,
+        (directory / "copy").open("wb") as target,
+    ):
+        yield TextFile(text.shown, directory / "copy"), target
 
 
 def require_file(path: Path) -> None:

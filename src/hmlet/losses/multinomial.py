@@ -36,6 +36,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from hmlet.data import Csr
+from hmlet.errors import ConfigError
 from hmlet.graph import Graph
 from hmlet.graph.kernels import Operator, build_operator, pair_scores, part, plan_operator
 from hmlet.graph.layers import Layers
@@ -93,6 +94,10 @@ class UserSampler:
     """
 
     def __init__(self, train: Csr, n_items: int, device: torch.device, draw: Draw, others: int, alike: bool) -> None:
+        if draw == "weight":
+            raise ConfigError(
+                "this loss takes all items of a user and draws none by weight", 'use draw = "interaction"'
+            )
         eligible = eligible_users(train, n_items)
         counts = train.counts[eligible].astype(np.float64)
         weight = counts / counts.sum() if draw == "interaction" else np.full(len(eligible), 1.0 / len(eligible))

@@ -17,9 +17,10 @@ from torch import Tensor
 from hmlet.data import Csr
 from hmlet.errors import DataError
 from hmlet.graph.kernels import draw_key, launching, part
+from hmlet.system.spelling import option
 
-Draw = Literal["user", "interaction"]
-"""A user uniformly and then their items uniformly; or a training interaction uniformly, which has both."""
+Draw = Literal["user", "interaction", "weight"]
+"""A user uniformly and then their items uniformly; or a training interaction, uniformly or by its weight."""
 
 
 class Triplets(NamedTuple):
@@ -60,18 +61,23 @@ class _Rows:
         self.indptr = torch.from_numpy(train.indptr).to(device)
         self.items = torch.from_numpy(train.items).to(device)
         self.n_eligible = torch.tensor(len(eligible), device=device)
+        self.weighed = _Weighed(train, eligible, self.device) if draw == "weight" else None
         # Where each eligible user's interactions begin among those of all of them, and where the last one's end.
         bounds = np.concatenate([[0], np.cumsum(train.counts[eligible])]) if draw == "interaction" else None
         self.bounds = None if bounds is None else torch.from_numpy(bounds).to(device)
 
     @staticmethod
     def planned_bytes(n_users: int, n_edges: int, device: str, draw: Draw) -> int:
-        """Two numbers of 8 bytes a user, an item an interaction; a third number a user for interactions."""
-        return (16 if draw == "user" else 24) * n_users + 4 * n_edges
+        """Two numbers of 8 bytes a user, an item an interaction; more where interactions are drawn."""
+        weighed = 16 * n_edges if draw == "weight" else 0
+        return (24 if draw == "interaction" else 16) * n_users + 4 * n_edges + weighed
 
     def _user(self, draw_B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Users, where their items begin, how many they are, and which of these was drawn if interactions are."""
-        if self.bounds is None:
+        if self.weighed is not None:
+            user_B, at_B = self.weighed.draw(draw_B)
+            within_B = at_B - self.indptr[user_B]
+        elif self.bounds is None:
             user_B, within_B = self.eligible[_uniform(draw_B, self.n_eligible)], None
         else:
             drawn_B = _uniform(draw_B, self.bounds[-1])
@@ -79,6 +85,26 @@ class _Rows:
             user_B, within_B = self.eligible[at_B], drawn_B - self.bounds[at_B]
         start_B = self.indptr[user_B]
         return user_B, start_B, self.indptr[user_B + 1] - start_B, within_B
+
+
+class _Weighed:
+    """Interactions of eligible users, each drawn as often as its weight says."""
+
+    def __init__(self, train: Csr, eligible: npt.NDArray[np.int64], device: torch.device) -> None:
+        if train.weights is None:
+            raise DataError(
+                "draw = weight needs weights, and this data has none", f"name their column with {option('weight')}"
+            )
+        owner = np.repeat(np.arange(len(train.counts)), train.counts)
+        counts = np.isin(owner, eligible)
+        total = np.cumsum(np.where(counts, train.weights, 0.0).astype(np.float64))
+        self.owner = torch.from_numpy(owner).to(device)
+        self.share = torch.from_numpy(total / total[-1]).to(device)  # of all interactions up to each
+
+    def draw(self, draw_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Users, and the places of their interactions."""
+        at_B = torch.searchsorted(self.share, draw_B, right=True).clamp_max(len(self.share) - 1)
+        return self.owner[at_B], at_B
 
 
 class PairSampler(_Rows):
@@ -132,12 +158,16 @@ class TripletSampler(_Rows):
     def __init__(self, train: Csr, n_items: int, device: torch.device | str = "cpu", draw: Draw = "user") -> None:
         super().__init__(train, n_items, device, draw)
         self.largest = int(train.counts.max())
-        self.keys = None if launching.triton_runs(self.items) else torch.from_numpy(_keys(train, n_items)).to(device)
+        fused = launching.triton_runs(self.items) and draw != "weight"  # which the kernel does not know
+        self.keys = None if fused else torch.from_numpy(_keys(train, n_items)).to(device)
 
     @staticmethod
     def planned_bytes(n_users: int, n_edges: int, device: str, draw: Draw) -> int:
-        """On CPU a key beside each item."""
-        return _Rows.planned_bytes(n_users, n_edges, device, draw) + (0 if device == "cuda" else 8) * n_edges
+        """A key beside each item, unless the kernel for CUDA draws."""
+        return (
+            _Rows.planned_bytes(n_users, n_edges, device, draw)
+            + (0 if device == "cuda" and draw != "weight" else 8) * n_edges
+        )
 
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
         """`size` independent triplets."""

@@ -1,7 +1,7 @@
 """WRMF (Hu, Koren and Volinsky, ICDM '08): weighted least squares over all cells, solved side by side by `implicit`.
 
 min Σ_ui c_ui (p_ui - x_u · y_i)² + λ (Σ ‖x_u‖² + Σ ‖y_i‖²)
-with c = 1 + α and p = 1 for an interaction, c = 1 and p = 0 for every other cell
+with c = 1 + α r and p = 1 for an interaction of weight r (1 if the data has no weights), c = 1 and p = 0 elsewhere
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WRMFConfig(EmbeddingConfig):
     splits: ClassVar[bool] = False
     name: Literal["wrmf"] = "wrmf"
     alpha: PositiveFloat = 10.0
-    """Confidence of an interaction is 1 + alpha."""
+    """Confidence of an interaction is 1 + alpha, or 1 + alpha times its weight."""
     regularization: PositiveFloat = 0.01
     """λ of the least-squares problems."""
 
@@ -74,7 +74,8 @@ class WRMF(Model):
         # implicit continues from the factors it is given.
         factors = self.embedding.detach().cpu().numpy()
         als.user_factors, als.item_factors = factors[: self.n_users].copy(), factors[self.n_users :].copy()
-        confidence = np.full(len(train.items), 1.0 + self.config.alpha, dtype=np.float32)
+        weights = np.ones(len(train.items), dtype=np.float32) if train.weights is None else train.weights
+        confidence = (1.0 + self.config.alpha * weights).astype(np.float32)
         matrix = csr_matrix((confidence, train.items, train.indptr), shape=(self.n_users, self.n_items))
         als.fit(matrix, show_progress=False, callback=lambda iteration, elapsed, loss: losses.append(float(loss)))
         self.embedding.data.copy_(torch.from_numpy(np.concatenate([als.user_factors, als.item_factors])))

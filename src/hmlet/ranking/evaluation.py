@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.ranking.metrics import METRICS, per_user
 from hmlet.ranking.scoring import Scorer, Users, scorer_of
 from hmlet.ranking.top_k import NO_ITEM, Indices, Ranked, candidate_bytes, top_k
+from hmlet.system.frames import Framed
 from hmlet.system.progress import Advance, silent
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option
@@ -33,8 +35,8 @@ JOINED = 2048  # users whose metrics are computed together
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation:
-    """Metrics of every user with a held-out item, and their means."""
+class Evaluation(Framed):
+    """Metrics of every user with a held-out item, and their means. As a frame: one row with the means."""
 
     split: str
     mask: str
@@ -56,6 +58,20 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         return {"split": self.split, "mask": self.mask, "k": self.k, "users": len(self.users), "metrics": self.metrics}
+
+    def to_arrow(self) -> pa.Table:
+        about = {"split": self.split, "mask": self.mask, "k": self.k, "users": len(self.users)}
+        return pa.table({name: [value] for name, value in {**about, **self.metrics}.items()})
+
+
+class Evaluations(list[Evaluation], Framed):
+    """Evaluations of one run with lists of several lengths. As a frame: a row for each length."""
+
+    def __repr__(self) -> str:
+        return f"<Evaluations @{', @'.join(str(each.k) for each in self)}>"
+
+    def to_arrow(self) -> pa.Table:
+        return pa.concat_tables([each.to_arrow() for each in self])
 
 
 def mask_parts(split: str, mask: str) -> tuple[str, ...]:
@@ -91,10 +107,25 @@ def evaluate(
     width: int | None = None,
     advance: Advance = silent,
 ) -> Evaluation:
-    """Rank every item for every user with a held-out item of `split`; items of the mask's parts are left out.
+    """Metrics of lists of one length; see `evaluate_at`."""
+    (only,) = evaluate_at(scored, data, split, mask, [k], ranks, width, advance)
+    return only
 
-    `scored` is users and items as `top_k` takes them. With a `width`, users' factors are the rank's own columns
-    alone (see `rank_blocks`). `advance` is told how many of the users are done.
+
+def evaluate_at(
+    scored: tuple[Users, Tensor | Scorer[Users]],
+    data: Dataset,
+    split: str,
+    mask: str,
+    lengths: Sequence[int],
+    ranks: Ranks = ALONE,
+    width: int | None = None,
+    advance: Advance = silent,
+) -> list[Evaluation]:
+    """Rank every item for every user with a held-out item of `split`, once, and cut the lists at several lengths.
+
+    Items of the mask's parts are left out. `scored` is users and items as `top_k` takes them. With a `width`, users'
+    factors are the rank's own columns alone (see `rank_blocks`). `advance` is told how many of the users are done.
     """
     everyone, items = scored
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
@@ -106,20 +137,24 @@ def evaluate(
             f"use {option('split', other)}" if data.count(other) else "prepare it with a split that holds some out",
         )
     relevant = Membership(held_out, data.n_items, items.device)
-    collected: dict[str, list[Tensor]] = {name: [] for name in METRICS}
-    recommended_I = torch.zeros(data.n_items + 1, dtype=torch.bool, device=items.device)
+    collected: dict[int, dict[str, list[Tensor]]] = {k: {name: [] for name in METRICS} for k in lengths}
+    recommended = {k: torch.zeros(data.n_items + 1, dtype=torch.bool, device=items.device) for k in lengths}
     done = 0
-    for block, items_BK in _joined(rank_blocks(everyone, items, users, k, seen, ranks=ranks, width=width)):
+    for block, items_BK in _joined(rank_blocks(everyone, items, users, max(lengths), seen, ranks=ranks, width=width)):
         users_B = torch.from_numpy(block).to(items.device)
-        found = per_user(relevant(users_B, items_BK), relevant.counts[users_B], k)
-        for name, values in found.items():
-            collected[name].append(values)
-        recommended_I[items_BK] = True  # NO_ITEM is -1: the spare last place
+        hits_BK = relevant(users_B, items_BK)
+        for k in lengths:
+            for name, values in per_user(hits_BK[:, :k], relevant.counts[users_B], k).items():
+                collected[k][name].append(values)
+            recommended[k][items_BK[:, :k]] = True  # NO_ITEM is -1: the spare last place
         done += len(block)
         advance(done, len(users))
-    arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in collected.items()}
-    covered = int(recommended_I[: data.n_items].sum())
-    return Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0)
+    found = []
+    for k in lengths:
+        arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in collected[k].items()}
+        covered = int(recommended[k][: data.n_items].sum())
+        found.append(Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0))
+    return found
 
 
 def _joined(blocks: Iterator[tuple[Indices, Ranked]]) -> Iterator[tuple[Indices, Tensor]]:

@@ -11,10 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from scipy.stats import ttest_ind_from_stats, ttest_rel, wilcoxon
 
 from hmlet.errors import ConfigError, DataError
 from hmlet.models import FLOOR
+from hmlet.system.frames import Framed
 
 Floats = npt.NDArray[np.float64]
 
@@ -99,8 +101,8 @@ class MetricComparison:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
-    """Models on the same users of the same data, metric by metric."""
+class Comparison(Framed):
+    """Models on the same users of the same data, metric by metric. As a frame: a row for each model, with its means."""
 
     split: str
     mask: str
@@ -122,6 +124,12 @@ class Comparison:
             "floor": None if self.floor is None else {"model": FLOOR, "means": self.floor},
             "conclusion": self.conclusion(),
         }
+
+    def to_arrow(self) -> pa.Table:
+        means = {name: metric.models for name, metric in self.metrics.items()}
+        labels = list(next(iter(means.values())))
+        columns = {name: [models[label].mean for label in labels] for name, models in means.items()}
+        return pa.table({"model": labels, **columns})
 
     def markdown(self, metrics: Sequence[str] = TABLE) -> str:
         """The paper's main table, with the best model in bold, the second in italics and the floor last; then the tests

@@ -18,7 +18,7 @@ from torch import Tensor
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
-from hmlet.ranking.top_k import NO_ITEM, Ranked
+from hmlet.recommend.answers import ranked_schema, ranked_table
 from hmlet.runs.finished import FinishedRun
 from hmlet.system.files import replacing
 from hmlet.system.progress import Advance, silent
@@ -52,29 +52,11 @@ def export(
         advance(0, len(chosen))
         done = 0
         for block, ranked in rank_blocks(*run.scored, chosen, k, seen_items(data, mask), allowed_I, ranks):
-            table = _table(data, block, ranked)
+            table = ranked_table(data, block, ranked)
             write(table)
             rows, done = rows + len(table), done + len(block)
             advance(done, len(chosen))
     return rows
-
-
-def _schema(data: Dataset) -> pa.Schema:
-    columns = {"user": data.users.ids.type, "item": data.items.ids.type, "rank": pa.int32(), "score": pa.float64()}
-    return pa.schema(list(columns.items()))
-
-
-def _table(data: Dataset, block: npt.NDArray[np.int64], ranked: Ranked) -> pa.Table:
-    """A block's rows in order of user and rank; places that no item fills are left out."""
-    items_BK = ranked.items_BK.cpu().numpy()
-    row, place = np.nonzero(items_BK != NO_ITEM)
-    columns = [
-        data.users.ids.take(pa.array(block[row])),
-        data.items.ids.take(pa.array(items_BK[row, place])),
-        pa.array(place + 1, pa.int32()),
-        pa.array(ranked.scores_BK.cpu().numpy()[row, place]),
-    ]
-    return pa.Table.from_arrays(columns, schema=_schema(data))
 
 
 @contextmanager
@@ -86,7 +68,7 @@ def _writing(out: Path, data: Dataset, ranks: Ranks) -> Iterator[Write]:
     with (
         replacing(out, ConfigError) as temporary,
         temporary.open("wb") as file,
-        _WRITERS[out.suffix](file, _schema(data)) as write,
+        _WRITERS[out.suffix](file, ranked_schema(data)) as write,
     ):
         yield write
 

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import NotRequired, TypedDict
+from typing import overload
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from hmlet.data import Vocabulary
+from hmlet.data.inputs import Frame, as_pairs
 from hmlet.data.interactions import Id
+from hmlet.errors import ConfigError
 from hmlet.graph import training_graph
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.ranking.scoring import Histories
 from hmlet.ranking.top_k import NO_ITEM, Ranked, allowed_items, similar, similar_histories, top_k
+from hmlet.recommend.answers import (
+    Embeddings,
+    Neighbourhoods,
+    Neighbours,
+    Recommendations,
+    ScoredItem,
+    ScoredUser,
+    SimilarItems,
+    SimilarUsers,
+    TopN,
+    ranked_schema,
+    ranked_table,
+    scored_items,
+)
 from hmlet.recommend.explanation import Explanation, explanation
 from hmlet.recommend.foldin import FoldIn
 from hmlet.recommend.histories import HistoryFold
-from hmlet.recommend.naming import NamedItem, NamedUser, named_user
+from hmlet.recommend.naming import named_user
 from hmlet.runs.finished import FinishedRun
 
-
-class ScoredItem(NamedItem):
-    """An item and its score."""
-
-    score: float
-
-
-class ScoredUser(NamedUser):
-    """A user and how similar they are."""
-
-    score: float
-
-
-class Recommendation(TypedDict):
-    """The best items of one user, best first; a newcomer has no id."""
-
-    user: NotRequired[Id]
-    items: list[ScoredItem]
+PREDICTED = 65_536  # pairs that are scored together
 
 
 class Recommender(FinishedRun):
@@ -53,11 +54,11 @@ class Recommender(FinishedRun):
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
-    ) -> list[Recommendation]:
+    ) -> Recommendations:
         """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
         indices = self.data.users.indices(users).astype(np.int64)
         seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
-        answers: list[Recommendation] = []
+        answers = Recommendations()
         for block, ranked in rank_blocks(*self.scored, indices, k, seen, allowed_I):
             for user, items in zip(block, self._items(ranked), strict=True):
                 answers.append({"user": self.data.users.id(int(user)), "items": items})
@@ -70,34 +71,96 @@ class Recommender(FinishedRun):
         *,
         allow: Iterable[Id] | None = None,
         deny: Iterable[Id] | None = None,
-    ) -> list[Recommendation]:
+    ) -> Recommendations:
         """The top-k of people the model has never seen, each given by the items it has; these are left out."""
         lists = [np.unique(self.data.items.indices(each)) for each in item_lists]
         newcomers = self.fold_in.users(lists)
         rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
         own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
         ranked = top_k(newcomers, self.scored[1], k, own, self.allowed(allow, deny))
-        return [{"items": items} for items in self._items(ranked)]
+        return Recommendations({"items": items} for items in self._items(ranked))
 
-    def similar_items(self, item: Id, k: int = 20) -> list[ScoredItem]:
+    def recommend_all(
+        self,
+        k: int = 20,
+        mask: str = KNOWN,
+        *,
+        allow: Iterable[Id] | None = None,
+        deny: Iterable[Id] | None = None,
+    ) -> TopN:
+        """The top-k of every user, in memory; `export` writes them to a file of any size."""
+        seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
+        blocks = rank_blocks(*self.scored, np.arange(self.data.n_users), k, seen, allowed_I)
+        tables = [ranked_table(self.data, block, ranked) for block, ranked in blocks]
+        return TopN(pa.concat_tables([ranked_schema(self.data).empty_table(), *tables]), self.data.items)
+
+    def predict(self, pairs: Frame | Iterable[tuple[Id, Id]]) -> npt.NDArray[np.float64]:
+        """The score of each (user, item) pair, higher for what the user is more likely to want.
+
+        Pairs are tuples, the rows of an array, or a frame with the columns user and item. Scores order the items of one
+        user; they are no ratings.
+        """
+        users, items = as_pairs(pairs)
+        user_P = torch.from_numpy(self.data.users.indices(users).astype(np.int64))
+        item_P = torch.from_numpy(self.data.items.indices(items).astype(np.int64))
+        everyone, scorer = self.scored
+        found = [np.empty(0)]
+        for start in range(0, len(user_P), PREDICTED):
+            block = slice(start, start + PREDICTED)
+            found.append(scorer.exact(everyone[user_P[block]], item_P[block, None])[:, 0].cpu().numpy())
+        return np.concatenate(found)
+
+    def embeddings(self) -> Embeddings:
+        """The factors of all users and items, whose dot products are the scores, as arrays or a frame."""
+        if self.directory.item_weights() is not None:
+            raise ConfigError(
+                f"{self.record.model} scores by item-item weights and has no embeddings", "use recommend or predict"
+            )
+        users_UF, items_IF = self.factors
+        return Embeddings(users_UF.cpu().numpy(), items_IF.cpu().numpy(), self.data.users, self.data.items)
+
+    @overload
+    def similar_items(self, item: Id, k: int = 20) -> Neighbours[ScoredItem]: ...  # type: ignore[overload-overlap]
+    @overload
+    def similar_items(self, item: Iterable[Id], k: int = 20) -> Neighbourhoods[SimilarItems]: ...
+    def similar_items(self, item: Id | Iterable[Id], k: int = 20) -> object:
         """The items whose factors point most nearly the same way, with the cosine as their score.
 
-        Of an item-item model: the items that this one speaks for most, with its weights as their scores.
+        Of an item-item model: the items that this one speaks for most, with its weights as their scores. For a list of
+        items the answer is a list.
         """
-        row, (everyone, scorer) = _row(self.data.items, item), self.scored
+        wanted, (everyone, scorer) = _several(item), self.scored
+        rows = _rows(self.data.items, wanted)
         if isinstance(everyone, Histories):
-            ranked = top_k(Histories(row, torch.tensor([0, 1])), scorer, k, (torch.zeros_like(row), row))
+            itself = torch.arange(len(rows)), rows
+            ranked = top_k(Histories(rows, torch.arange(len(rows) + 1)), scorer, k, itself)
         else:
-            ranked = similar(self.factors[1], row, k)
-        (found,) = self._items(ranked)
-        return found
+            ranked = similar(self.factors[1], rows, k)
+        lists = list(self._items(ranked))
+        if isinstance(item, int | str):
+            return Neighbours(lists[0], "item")
+        ids = [self.data.items.id(at) for at in rows.tolist()]
+        found: list[SimilarItems] = [{"item": each, "items": items} for each, items in zip(ids, lists, strict=True)]
+        return Neighbourhoods(found, "item")
 
-    def similar_users(self, user: Id, k: int = 20) -> list[ScoredUser]:
+    @overload
+    def similar_users(self, user: Id, k: int = 20) -> Neighbours[ScoredUser]: ...  # type: ignore[overload-overlap]
+    @overload
+    def similar_users(self, user: Iterable[Id], k: int = 20) -> Neighbourhoods[SimilarUsers]: ...
+    def similar_users(self, user: Id | Iterable[Id], k: int = 20) -> object:
         """The users whose factors (histories, of an item-item model) have the largest cosine, which is the score."""
         users, everyone = self.data.users, self.scored[0]
+        rows = _rows(users, _several(user))
         nearest = similar_histories if isinstance(everyone, Histories) else similar
-        ((indices, scores),) = _filled(nearest(everyone, _row(users, user), k))
-        return [{**named_user(users, at), "score": score} for at, score in zip(indices, scores, strict=True)]
+        lists: list[list[ScoredUser]] = [
+            [{**named_user(users, at), "score": score} for at, score in zip(indices, scores, strict=True)]
+            for indices, scores in _filled(nearest(everyone, rows, k))
+        ]
+        if isinstance(user, int | str):
+            return Neighbours(lists[0], "user")
+        ids = [users.id(at) for at in rows.tolist()]
+        found: list[SimilarUsers] = [{"user": each, "users": near} for each, near in zip(ids, lists, strict=True)]
+        return Neighbourhoods(found, "user")
 
     def explain(self, user: Id, item: Id) -> Explanation:
         """Why an item is recommended to a user: the score by layer, the gates' choices, the items that carried it."""
@@ -121,17 +184,12 @@ class Recommender(FinishedRun):
         return (scored_items(self.data.items, indices, scores) for indices, scores in _filled(ranked))
 
 
-def scored_items(items: Vocabulary, indices: Sequence[int], scores: Sequence[float]) -> list[ScoredItem]:
-    """Items by their own ids, with their names if there are any, and their scores."""
-    ids, names = items.ids_at(indices), items.names_at(indices)
-    if names is None:
-        return [{"item": item, "score": score} for item, score in zip(ids, scores, strict=True)]
-    named = zip(ids, names, scores, strict=True)
-    return [{"item": item, "name": name, "score": score} for item, name, score in named]
+def _several(wanted: Id | Iterable[Id]) -> list[Id]:
+    return [wanted] if isinstance(wanted, int | str) else list(wanted)
 
 
-def _row(vocabulary: Vocabulary, wanted: Id) -> Tensor:
-    return torch.from_numpy(vocabulary.indices([wanted]).astype(np.int64))
+def _rows(vocabulary: Vocabulary, wanted: list[Id]) -> Tensor:
+    return torch.from_numpy(vocabulary.indices(wanted).astype(np.int64))
 
 
 def _filled(ranked: Ranked) -> Iterator[tuple[list[int], list[float]]]:

@@ -20,7 +20,7 @@ from hmlet.reproduction.search import Trial, search
 from hmlet.reproduction.sheets import cost_sheet, sheets
 from hmlet.reproduction.tables import Tables
 from hmlet.system.files import put
-from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.system.progress import Advance, Progress, hidden, watching
 from hmlet.system.spelling import option
 from hmlet.training.trainer import Interrupted
 
@@ -75,7 +75,7 @@ def reproduce(
     packed: Path | str | None = None,
     device: str = "auto",
     keep: bool = False,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> Reproduction:
     """Train with the recorded recipes and set each number beside the paper's, on one page: `hmlet reproduce`.
 
@@ -85,6 +85,7 @@ def reproduce(
     `seeds` caps those of each cell. Recorded runs in `out` are skipped, so call it again to go on. `minutes` starts no
     run that would not end in that time; `packed` is a .tar.gz of what the call records.
     """
+    progress = watching(progress)
     choices, data = choose(
         datasets, models=models, tables=tables, seeds=seeds, preset=preset, overrides=overrides, progress=progress
     )

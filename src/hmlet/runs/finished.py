@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import Self
+from typing import Self, overload
 
 import pyarrow as pa
 from torch import Tensor
@@ -15,12 +17,13 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import CATALOG, load
 from hmlet.data.record import is_prepared
 from hmlet.errors import RunError
-from hmlet.ranking.evaluation import Evaluation, evaluate
+from hmlet.ranking.evaluation import Evaluation, Evaluations, evaluate_at
 from hmlet.ranking.scoring import FactorScorer, Scored, scored_by_weights
 from hmlet.runs.choices import GATE_COLUMNS, GATES, Choices
 from hmlet.runs.directory import DATA, IDS, Epoch, RunDirectory
 from hmlet.runs.evaluations import store_evaluation, stored_evaluation
 from hmlet.runs.record import RunRecord
+from hmlet.system.frames import html_table
 from hmlet.system.progress import Advance, silent
 from hmlet.system.spelling import option
 
@@ -30,17 +33,24 @@ log = logging.getLogger(__name__)
 class FinishedRun:
     """A finished run; its files are read when they are needed, and once."""
 
-    def __init__(self, directory: RunDirectory, data: Path | str | None = None) -> None:
-        self.directory = directory.require_finished()
+    def __init__(self, directory: RunDirectory | Path | str, data: Path | str | None = None) -> None:
+        opened = directory if isinstance(directory, RunDirectory) else RunDirectory.open(directory)
+        self.directory = opened.require_finished()
         self.data_now = data
 
     @classmethod
     def open(cls, path: Path | str, data: Path | str | None = None) -> Self:
-        """The finished run in a directory. `data` says where its data is now, if it has no copy of it."""
-        return cls(RunDirectory.open(path), data)
+        """The finished run in a directory: as `Run(path)`. `data` says where its data is, if it has no copy."""
+        return cls(path, data)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.directory.path}: {self.record.model} on {self.record.data.name}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the epoch that was kept, and its validation metrics."""
+        record = self.record
+        numbers = {"best epoch": record.best_epoch, "epochs": record.epochs, **(record.valid or {})}
+        return html_table(list(numbers), [list(numbers.values())], escape(repr(self)))
 
     @property
     def record(self) -> RunRecord:
@@ -86,17 +96,33 @@ class FinishedRun:
         """The data set that the run was trained on, checked by its fingerprint."""
         return recorded_data(self.directory, self.data_now)
 
-    def evaluate(self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent) -> Evaluation:
-        """Full-ranking metrics; per-user values are kept in per_user.parquet, so asking again costs nothing."""
-        stored = stored_evaluation(self.directory, split, mask, k)
-        if stored is not None:
-            return stored
-        result = evaluate(self.scored, self.data, split, mask, k, advance=advance)
-        try:
-            store_evaluation(self.directory, result)
-        except RunError as error:  # the numbers are right even if they cannot be kept
-            log.warning("the evaluation is not kept in %s: %s", self.directory.path, error)
-        return result
+    @overload
+    def evaluate(
+        self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent
+    ) -> Evaluation: ...
+    @overload
+    def evaluate(
+        self, split: str = "test", mask: str = "train", *, k: Sequence[int], advance: Advance = silent
+    ) -> Evaluations: ...
+    def evaluate(
+        self, split: str = "test", mask: str = "train", k: int | Sequence[int] = 20, advance: Advance = silent
+    ) -> Evaluation | Evaluations:
+        """Full-ranking metrics of lists of one length, or of several at once.
+
+        Per-user values are kept in per_user.parquet, so asking again costs nothing.
+        """
+        lengths = [k] if isinstance(k, int) else list(dict.fromkeys(k))
+        known = {each: stored_evaluation(self.directory, split, mask, each) for each in lengths}
+        missing = [each for each, stored in known.items() if stored is None]
+        new = evaluate_at(self.scored, self.data, split, mask, missing, advance=advance) if missing else []
+        for result in new:
+            try:
+                store_evaluation(self.directory, result)
+            except RunError as error:  # the numbers are right even if they cannot be kept
+                log.warning("the evaluation is not kept in %s: %s", self.directory.path, error)
+        made = {each.k: each for each in new}
+        found = [stored if stored is not None else made[each] for each, stored in known.items()]
+        return found[0] if isinstance(k, int) else Evaluations(found)
 
 
 def recorded_data(run: RunDirectory, now: Path | str | None = None) -> Dataset:

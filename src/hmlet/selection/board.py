@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.ranking.statistics import RESAMPLES, SIGNIFICANT, TABLE, TITLES, bootstrap_interval, t_test
 from hmlet.runs.finished import FinishedRun
+from hmlet.system.frames import Framed, table_of
 
 K = 20
 SELECTED_BY = "ndcg"  # on the validation part
@@ -81,8 +83,8 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Leaderboard:
-    """Models on one data set, the best by validation first and those without numbers last."""
+class Leaderboard(Framed):
+    """Models on one data set, the best by validation first and those without numbers last; a row for each."""
 
     data: str
     out: Path
@@ -119,6 +121,19 @@ class Leaderboard:
             "page": None if self.page is None else str(self.page),
             "serve": self.serve,
         }
+
+    def to_arrow(self) -> pa.Table:
+        columns = ["model", "kind", "seconds", *(f"{part}_{name}" for part in ("valid", "test") for name in TABLE)]
+        rows = []
+        for row in self.rows:
+            parts = {"valid": row.valid, "test": row.test}
+            means = {
+                f"{part}_{name}": None if scores is None else scores.means[name]
+                for part, scores in parts.items()
+                for name in TABLE
+            }
+            rows.append({**row.as_json(), **means})
+        return table_of([*columns, "p", "run", "note"], rows)
 
     def conclusion(self) -> str:
         """One or two plain sentences on the best model and how sure its lead is."""

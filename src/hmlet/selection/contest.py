@@ -23,7 +23,8 @@ import torch
 
 from hmlet.config import Recipe, Shape, resolution
 from hmlet.data import Dataset
-from hmlet.data.catalog import known_name, load
+from hmlet.data.catalog import known_name
+from hmlet.data.inputs import DataLike, as_dataset
 from hmlet.data.record import is_prepared, read_record
 from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError, TooLittleTime
 from hmlet.losses import LOSSES
@@ -34,7 +35,7 @@ from hmlet.runs.record import RECORD
 from hmlet.selection.board import Entry, K, Leaderboard, rank
 from hmlet.system.files import put
 from hmlet.system.locks import held
-from hmlet.system.progress import Advance, Progress, hidden
+from hmlet.system.progress import Advance, Progress, watching
 from hmlet.system.spelling import option
 from hmlet.system.threads import working_threads
 from hmlet.system.units import duration
@@ -52,13 +53,13 @@ log = logging.getLogger(__name__)
 
 
 def leaderboard(
-    data: Dataset | Path | str,
+    data: DataLike,
     out: Path | str,
     *,
     minutes: float = 15.0,
     models: Sequence[str] = (),
     device: str = "auto",
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> Leaderboard:
     """Train every model, or those named, with its default recipe, and rank them by validation: `hmlet leaderboard`.
 
@@ -68,7 +69,7 @@ def leaderboard(
     left, and a schedule that fits. A model that fails, or has no time left, is a row with the reason. Call it again
     with the same `out` to go on: finished runs are kept, an unfinished one is resumed.
     """
-    started = time.monotonic()
+    started, progress = time.monotonic(), watching(progress)
     if not 0 < minutes < math.inf:
         raise ConfigError(f"{option('minutes', minutes)} is not a positive number", f"use {option('minutes', 15)}, say")
     place = Path(out)
@@ -240,13 +241,13 @@ def _require_own(place: Path) -> None:
         )
 
 
-def _loaded(data: Dataset | Path | str, progress: Progress) -> Dataset:
+def _loaded(data: DataLike, progress: Progress) -> Dataset:
     """The data set, which has something to select on and something to test on."""
     if isinstance(data, Dataset):
         dataset = data
     else:
-        with progress(f"loading {data}") as advance:
-            dataset = load(data, advance=advance)
+        with progress(f"loading {data}" if isinstance(data, Path | str) else "reading") as advance:
+            dataset = as_dataset(data, advance)
     for part in ("valid", "test"):
         if not dataset.count(part):
             raise NothingHeldOut(

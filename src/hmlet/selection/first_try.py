@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hmlet.data import Columns, Dataset
+from hmlet.data import Columns, Dataset, Dialect
 from hmlet.data.guessing import Guess
 from hmlet.data.interactions import Id
 from hmlet.data.preparation import guess_file, prepare
 from hmlet.errors import DataError
 from hmlet.models import MODELS, QUICK
-from hmlet.recommend.recommender import Recommendation, Recommender
+from hmlet.recommend.answers import Recommendation
+from hmlet.recommend.recommender import Recommender
 from hmlet.selection.board import Leaderboard
 from hmlet.selection.contest import DATA, leaderboard
-from hmlet.system.progress import Progress, hidden
+from hmlet.system.progress import Progress, watching
 from hmlet.system.spelling import option
 
 SHOWN_USERS, SHOWN_ITEMS = 3, 5
@@ -73,26 +75,28 @@ def try_file(
     min_rating: float | None = None,
     format: str | None = None,
     delimiter: str | None = None,
+    columns: Sequence[str] = (),
     device: str = "auto",
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> FirstTry:
     """Guess the columns of a file, prepare it, train the quick models and recommend to three users: `hmlet try`.
 
     Example: hmlet.try_file("ratings.csv", minutes=2).board.best
 
     `out` is by default a directory in the current one, named after the file; nothing that is there is overwritten, and
-    calling it again with the same file goes on. Columns that are given are not guessed.
+    calling it again with the same file goes on. Columns that are given are not guessed. `columns` names all of a file
+    without a header line.
     """
-    source = Path(file)
+    source, progress = Path(file), watching(progress)
     place = Path(f"{source.name.partition('.')[0]}-hmlet") if out is None else Path(out)
     _require_free(place)
-    guess = guess_file(source, Columns(user, item, rating, timestamp), format=format, delimiter=delimiter)
+    dialect = Dialect(format, delimiter, tuple(columns))
+    guess = guess_file(source, Columns(user, item, rating, timestamp), dialect)
     with progress("preparing") as advance:
         data = prepare(
             [source],
             columns=guess.columns,
-            format=format,
-            delimiter=delimiter,
+            dialect=dialect,
             min_rating=min_rating,
             advance=advance,
         )

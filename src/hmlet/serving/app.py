@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails, to_json
 from starlette.exceptions import HTTPException
 
 from hmlet.errors import HmletError
-from hmlet.recommend.recommender import Recommendation
+from hmlet.recommend.answers import Recommendation
 from hmlet.serving import schemas
 from hmlet.serving.failures import BUG, Refusal, refusal, shape
 from hmlet.serving.guard import App, Guard

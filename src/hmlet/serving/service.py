@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from hmlet.data.interactions import Id
 from hmlet.errors import HmletError
-from hmlet.recommend.recommender import Recommendation
+from hmlet.recommend.answers import Recommendation
 from hmlet.serving.failures import Refusal, overloaded
 from hmlet.serving.observe import LOGGER, Metrics
 from hmlet.serving.settings import Settings

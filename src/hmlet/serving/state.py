@@ -19,8 +19,9 @@ from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError, HmletError, RunError
 from hmlet.ranking.evaluation import KNOWN, seen_items
 from hmlet.ranking.scoring import Histories
+from hmlet.recommend.answers import Recommendation, scored_items
 from hmlet.recommend.explanation import Explanation
-from hmlet.recommend.recommender import Recommendation, Recommender, scored_items
+from hmlet.recommend.recommender import Recommender
 from hmlet.runs.choices import CLASSES, Choices
 from hmlet.serving import schemas
 from hmlet.serving.approximate import Approximate

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,11 +37,20 @@ def option(name: str, value: object = None) -> str:
 
 
 def override(*settings: str) -> str:
-    """Settings of a recipe, each `section.key=value`."""
+    """Settings of a recipe, each `section.key=value`: keywords in Python, where those of a loss begin with `loss_`."""
     if _in_shell:
         return " ".join(f"--set {setting}" for setting in settings)
-    listed = ", ".join(f'"{setting}"' for setting in settings)
-    return f"overrides=[{listed}]"
+    return ", ".join(map(_keyword, settings))
+
+
+def _keyword(setting: str) -> str:
+    key, _, value = setting.partition("=")
+    section, _, name = key.rpartition(".")
+    try:
+        shown = repr(tomllib.loads(f"value = {value}")["value"])
+    except tomllib.TOMLDecodeError:  # a word
+        shown = f'"{value}"'
+    return f"{'loss_' if section == 'loss' else ''}{name}={shown}"
 
 
 def call(function: str, **settings: object) -> str:

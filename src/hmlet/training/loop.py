@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -64,6 +64,7 @@ def fit(
     extend: bool = False,
     deadline: float | None = None,
     listener: Listener | None = None,
+    begin: Callable[[Recipe], None] = lambda recipe: None,
     tell: Tell = untold,
     ranks: Ranks = ALONE,
     profile: Profile | None = None,
@@ -76,8 +77,9 @@ def fit(
     The validation part selects the model; the test part is never read. Of several recipes, each with a loss of its own,
     a short training by each decides on the validation part which one a new run is trained by. With `resume`, an
     unfinished run in `out` goes on from its last checkpoint, and a finished one is returned as it is. With `extend`, a
-    run in `out` goes on with the larger number of epochs that the recipe says. `listener` is told of every epoch, and
-    `tell` how long the training takes and, if that is not little, how much memory.
+    run in `out` goes on with the larger number of epochs that the recipe says. `begin` is told the recipe that is
+    trained, `listener` of every epoch, and `tell` how long the training takes and, if that is not little, how much
+    memory.
     With a `deadline` (of time.monotonic), a new run is trained for as many of the recipe's epochs as fit, on the whole
     schedule; the run's recipe says how many. A resumed run keeps that number and has no deadline.
     With several `ranks` (hmlet.system.ranks.joined), each calls this with the same arguments, and rank 0 alone writes.
@@ -123,6 +125,7 @@ def fit(
             if not extendable(recipe, run.record.epochs):
                 ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
             return run
+        begin(recipe)
         watch = profile or UNWATCHED
         with watch.phase("graph and model"):
             trainer = Trainer(data, recipe, place, run, watch, ranks, deadline, tell, chosen_in)

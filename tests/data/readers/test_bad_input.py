@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "only blank lines": ("f.csv", b"\n\r\n\n", [], ["f.csv is empty"]),
     "only a byte-order mark": ("f.csv", b"\xef\xbb\xbf", [], ["f.csv is empty"]),
     "header without rows": ("f.csv", b"user,item\n", [], ["a header and no rows"]),
-    "unknown suffix": ("f.dat", GOOD, [], ["format", "f.dat", "--format"]),
+    "unknown suffix": ("f.xyz", GOOD, [], ["format", "f.xyz", "--format"]),
     "unknown format": ("f.csv", GOOD, ["--format", "xls"], ["no format 'xls'", "adjacency"]),
     "UTF-16": ("f.csv", "user,item\na,x\n".encode("utf-16"), [], ["line 1", "UTF-16", "iconv"]),
     "Latin-1": ("f.csv", b"user,item\na,x\nb,caf\xe9\n", [], ["line 3", "0xe9", "UTF-8"]),
@@ -186,7 +186,11 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "adjacency without items": ("f.txt", b"0\n1\n", [], ["no interactions"]),
     "adjacency of commas": ("f.txt", b"0,1,2\n", [], ["line 1", "'0,1,2'"]),
     # options
-    "a delimiter of two": ("f.csv", b"user::item\n1::2\n", ["--delimiter", "::"], ["'::' is not one", "sed"]),
+    "a delimiter of a quote": ("f.csv", GOOD, ["--delimiter", ':"'], ["':\"' cannot be between fields", "such as ;"]),
+    "its replacement": ("f.csv", b"user::item\na::x\nb\x1f::y\n", [], ["line 3", "0x1f"]),
+    "a comma in no decimals": ("f.csv", GOOD, ["--decimal", ";"], ["--decimal ; is not . or ,", "use --decimal ,"]),
+    "a column without a name": ("f.csv", GOOD, ["--columns", "user,,item"], ["--columns has an empty name", "use _"]),
+    "columns of Parquet": ("f.parquet", PARQUET, ["--columns", "user,item"], ["column names of its own", "leave"]),
     "a delimiter of nothing": ("f.jsonl", b"{}\n", ["--delimiter", ";"], ["f.jsonl is read as jsonl", "leave"]),
     "unknown split": ("f.csv", GOOD, ["--split", "random"], ["no split 'random'", "leave-one-out"]),
     "two shares": ("f.csv", GOOD, ["--split", "ratio:0.8,0.2"], ["three shares"]),
@@ -272,9 +276,9 @@ def test_names_that_are_not_one_an_id_are_refused(
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("names.csv", "item,title\nx,One\n", ["names.csv", "'item', 'title'", "the header id,name"]),
-        ("names.csv", "id,name,name\nx,One,Two\n", ["names.csv", "one `name`", "the header id,name"]),
-        ("names.jsonl", '{"id": "x", "title": "One"}\n', ["names.jsonl", "'id', 'title'", "the header id,name"]),
+        ("names.csv", "user,title\nx,One\n", ["names.csv", "'user', 'title'", "the header id,name"]),
+        ("names.csv", "id,name,name\nx,One,Two\n", ["names.csv", "one of names", "the header id,name"]),
+        ("names.jsonl", '{"id": "x", "about": "One"}\n', ["names.jsonl", "'id', 'about'", "the header id,name"]),
         ("names.txt", "0 1\n", ["names.txt has no columns", "the columns id and name"]),
     ],
 )

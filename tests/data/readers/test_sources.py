@@ -21,10 +21,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hmlet.data import Columns, Dataset, Interactions
+from hmlet.data import Columns, Dataset, Dialect, Interactions
+from hmlet.data.dialect import Skipping
 from hmlet.data.readers import FORMATS
 from hmlet.data.readers.format import Format, Source
-from hmlet.data.readers.sources import read_files
+from hmlet.data.readers.sources import read as read_sources
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError, HmletError
 
@@ -47,7 +48,7 @@ def pairs(interactions: Interactions) -> set[tuple[object, object]]:
 
 def read(path: Path, content: bytes, **columns: str) -> Interactions:
     path.write_bytes(content)
-    return read_files([path], Columns(**columns))[0]
+    return read_sources([path], Columns(**columns))[0]
 
 
 def as_csv(rows: list[tuple[object, object]], separator: str = ",", end: str = "\n") -> bytes:
@@ -122,7 +123,7 @@ def test_adjacency(tmp_path: Path, lists: dict[int, list[int]], data: st.DataObj
 
 
 @quick
-@given(st.sampled_from(["csv", "tsv", "parquet", "jsonl", "adjacency"]), st.binary(max_size=200), st.data())
+@given(st.sampled_from(list(FORMATS)), st.binary(max_size=200), st.data())
 def test_any_bytes_are_read_or_refused(tmp_path: Path, format: str, content: bytes, data: st.DataObject) -> None:
     good = {"parquet": as_parquet([("a", "b")]), "jsonl": as_json([("a", "b")]), "adjacency": b"0 1 2\n"}.get(
         format, as_csv([("a", "b")])
@@ -131,7 +132,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, format: str, content: byt
     path = tmp_path / "fuzz"
     path.write_bytes(data.draw(st.sampled_from([content, good[:cut] + content, good[:cut] + content + good[cut:]])))
     with suppress(HmletError):
-        read_files([path], Columns(), format)
+        read_sources([path], Columns(), Dialect(format))
 
 
 def test_integer_ids_are_sorted_by_value_and_strings_by_bytes(tmp_path: Path) -> None:
@@ -161,21 +162,21 @@ def test_integers_beyond_64_bits_become_strings(tmp_path: Path) -> None:
     assert read(tmp_path / "f.jsonl", as_json([(big, 1), (2, 1)])).users.ids.to_pylist() == [str(big), "2"]
     unsigned = pa.table({"user": pa.array([2**64 - 1, 3], pa.uint64()), "item": [1, 2]})
     pq.write_table(unsigned, tmp_path / "u.parquet")
-    assert read_files([tmp_path / "u.parquet"], Columns())[0].users.ids.to_pylist() == [str(2**64 - 1), "3"]
+    assert read_sources([tmp_path / "u.parquet"], Columns())[0].users.ids.to_pylist() == [str(2**64 - 1), "3"]
 
 
 def test_files_of_several_formats_are_one_table(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"user,item\n1,2\n")
     (tmp_path / "b.txt").write_bytes(b"1 2 3\n")
     (tmp_path / "c.jsonl").write_bytes(as_json([(4, 2)]))
-    found, _ = read_files([tmp_path / name for name in ("a.csv", "b.txt", "c.jsonl")], Columns())
+    found, _ = read_sources([tmp_path / name for name in ("a.csv", "b.txt", "c.jsonl")], Columns())
     assert pairs(found) == {(1, 2), (1, 3), (4, 2)}
     assert found.provenance.duplicates == 1
 
 
 def test_a_threshold_drops_rows_before_duplicates_are_merged(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b"user,item,stars\na,x,1\na,x,5\na,y,2\nb,x,4.5\n")
-    found, _ = read_files([tmp_path / "f.csv"], Columns().guessing("rating"), min_rating=4)
+    found, _ = read_sources([tmp_path / "f.csv"], Columns().guessing("rating"), min_rating=4)
     assert pairs(found) == {("a", "x"), ("b", "x")}
     assert found.provenance.below_min_rating == 2
     assert found.provenance.duplicates == 0
@@ -241,7 +242,7 @@ def test_dates_with_types_are_microseconds_in_utc(tmp_path: Path) -> None:
     )
     pq.write_table(table, tmp_path / "f.parquet")
     for column, expected in (("at", [0, 2_000_000]), ("day", [0, 86_400_000_000])):
-        found, _ = read_files([tmp_path / "f.parquet"], Columns(timestamp=column))
+        found, _ = read_sources([tmp_path / "f.parquet"], Columns(timestamp=column))
         assert found.timestamp is not None
         assert found.timestamp.tolist() == expected
 
@@ -264,10 +265,12 @@ class Arrows(Format):
     suffixes = (".arrows",)
     has_columns = False
 
-    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+    def read(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Source:
         lines = text.path.read_text().splitlines()
         rows = pl.DataFrame([line.split(" -> ") for line in lines], schema=["user", "item"], orient="row").lazy()
-        return Source(text.shown, rows, {"user": "user", "item": "item"}, lambda row: f"line {row + 1}")
+        return Source(
+            text.shown, rows, {"user": "user", "item": "item"}, lambda found: [f"line {n + 1}" for n in found]
+        )
 
 
 def test_a_new_format_is_a_class_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +282,7 @@ def test_a_new_format_is_a_class_and_a_line(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(DataError, match=r"line 2, column 'user': the user is empty"):
         read(path, gzip.compress(b"a -> x\n -> y\n"))
     with pytest.raises(DataError, match="is read as arrows, which has no delimiter: leave `delimiter` out"):
-        read_files([path], Columns(), delimiter=";")
+        read_sources([path], Columns(), Dialect(delimiter=";"))
 
 
 def test_no_two_formats_claim_one_suffix() -> None:
@@ -312,12 +315,12 @@ def test_a_header_shows_its_delimiter(tmp_path: Path, name: str, delimiter: str)
     path.write_text("\n" + "".join(delimiter.join(line) + "\n" for line in lines))
     shown = delimiter not in (("~",) if name == "rows.csv" else ("~", ","))
     columns = Columns(item="item, or; so")
-    found, _ = read_files([path], columns, delimiter=None if shown else delimiter)
+    found, _ = read_sources([path], columns, Dialect(delimiter=None if shown else delimiter))
     assert (found.users.ids.to_pylist(), found.items.ids.to_pylist()) == (["a", "b"], ["x", "y"])
     assert (found.user.tolist(), found.item.tolist()) == ([0, 1], [1, 0])
     if not shown:
         with pytest.raises(DataError, match="a quote inside a field"):
-            read_files([path], Columns())
+            read_sources([path], Columns())
 
 
 def test_advice_speaks_the_askers_language(tmp_path: Path) -> None:
@@ -328,17 +331,17 @@ def test_advice_speaks_the_askers_language(tmp_path: Path) -> None:
         Dataset.from_frame(frame, user="who", item="what", item_name="title")
     frame.write_parquet(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"name it with `user`$"):
-        read_files([tmp_path / "a.parquet"], Columns())
+        read_sources([tmp_path / "a.parquet"], Columns())
     frame.write_csv(tmp_path / "a.csv")
-    with pytest.raises(DataError, match=r"name it with `user`, or give the file a header line$"):
-        read_files([tmp_path / "a.csv"], Columns())
+    with pytest.raises(DataError, match=r"name it with `user`, or its `columns`$"):
+        read_sources([tmp_path / "a.csv"], Columns())
     (tmp_path / "b.csv").write_text("user~item\n1~2\n")
     with pytest.raises(DataError, match=r"'user~item': name it with `user`, or name its `delimiter`$"):
-        read_files([tmp_path / "b.csv"], Columns())
+        read_sources([tmp_path / "b.csv"], Columns())
 
 
 def test_a_frame_of_mixed_ids_is_refused() -> None:
-    with pytest.raises(HmletError, match="one type a column"):
+    with pytest.raises(HmletError, match="one type in a column"):
         Dataset.from_frame(pd.DataFrame({"user": [1, "a"], "item": [1, 2]}))
 
 
@@ -348,19 +351,14 @@ def test_other_objects_are_no_frames(frame: object) -> None:
         Dataset.from_frame(frame)
 
 
-def test_loading_needs_no_polars(tmp_path: Path) -> None:
+def test_a_prepared_directory_loads_without_polars(tmp_path: Path) -> None:
+    """Importing it takes a while, and a service does not need it."""
     Dataset.from_frame(pl.DataFrame(FRAME)).save(tmp_path / "out")
     program = f"""
 import sys
-sys.modules["polars"] = sys.modules["platformdirs"] = None
-from hmlet.data import Dataset, catalog, prepare
-from hmlet.errors import MissingExtra
+from hmlet.data import Dataset, catalog
 assert len(Dataset.load({str(tmp_path / "out")!r})) == 3
 assert len(catalog.load("debian")) == 61020
-try:
-    prepare(["x.csv"])
-except MissingExtra as error:
-    print(error)
+assert "polars" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "reading interaction files needs polars, which is not installed: pip install 'hmlet[data]'\n"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -6,6 +6,7 @@ import polars as pl
 
 from hmlet.data.adjacency import read_adjacency
 from hmlet.data.columns import Columns
+from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.readers.format import Format, Source
 from hmlet.data.text import TextFile
 
@@ -15,7 +16,8 @@ class AdjacencyText(Format):
     suffixes = (".txt",)
     has_columns = False
 
-    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+    def read(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Source:
         pairs = read_adjacency(text)
         rows = pl.DataFrame({"user": pairs.user, "item": pairs.item}).lazy()
-        return Source(text.shown, rows, {"user": "user", "item": "item"}, lambda row: f"pair {row + 1}")
+        names = {"user": "user", "item": "item"}
+        return Source(text.shown, rows, names, lambda found: [f"pair {row + 1}" for row in found])

@@ -1,11 +1,12 @@
-"""CSV and TSV: a header line, then rows with as many fields. Polars reads them after their shape has been checked."""
+"""Rows of fields: CSV, TSV, and what MovieLens and RecBole publish. Polars reads them after a check of their shape."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,38 +16,61 @@ import numpy.typing as npt
 import polars as pl
 
 from hmlet.data.columns import Columns
+from hmlet.data.dialect import Dialect, Skipping, or_skip
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import ID_ROLES, Format, Source
-from hmlet.data.text import LONGEST_LINE, TextFile
+from hmlet.data.text import LONGEST_LINE, TextFile, temporary_copy
 from hmlet.errors import DataError
 from hmlet.system.spelling import option
 
-_OTHER_SEPARATORS = (";", "\t", "|")  # of files that are called CSV
+_NARROW = "\x1f"  # stands for a delimiter of several characters
+_OTHER_SEPARATORS = (";", "\t", "|", _NARROW)  # of files that are called CSV
 LONGEST_FIELD = 131_072  # bytes; Python's csv module reads as many characters
 _LONGEST_ROW = 80 << 20  # bytes: a quoted field may hold line ends
 _QUOTE, _NEWLINE, _RETURN = 0x22, 0x0A, 0x0D
 
 
 class Delimited(Format):
-    """Fields between separators. The header shows the separator unless the user names it."""
+    """Fields between separators. The first line shows the separator unless the user names it."""
 
     separator: str  # the usual one
 
-    def check_options(self, path: Path, delimiter: str | None) -> None:
-        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
+    def check_options(self, path: Path, dialect: Dialect) -> None:
+        delimiter = dialect.delimiter
+        if delimiter is not None and (not delimiter or not delimiter.isascii() or set(delimiter) & set('"\r\n\0')):
             raise DataError(
-                f"{option('delimiter')} {delimiter!r} is not one ASCII character that can stand between fields",
-                "replace it in the file first, such as with sed 's/::/;/g'",
+                f"{option('delimiter')} {delimiter!r} cannot be between fields", "use ASCII characters such as ; or ::"
             )
 
-    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
-        separator = delimiter or _separator_of(text, self.separator)
-        layout = _check_shape(text, separator)
-        advice = (
-            f", or name its {option('delimiter')}" if len(layout.header) == 1 else ", or give the file a header line"
-        )
-        chosen = columns.resolve(layout.header, text.shown, advice)
-        names = [str(number) for number in range(len(layout.header))]
+    def names(self, header: list[str]) -> list[str]:
+        """The names of the columns, from the fields of the header line."""
+        return header
+
+    def header_of(self, fields: int) -> Sequence[str]:
+        """The names of the columns of a file without a header line; none if this format has such a line."""
+        return ()
+
+    @contextmanager
+    def opened(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Iterator[TextFile]:
+        """The file with one character between fields, and with rows blank that are to be skipped for their length."""
+        with ExitStack() as copies:
+            wide = dialect.delimiter or _wide_separator(text, self.separator)
+            if len(wide) > 1:
+                text = copies.enter_context(_narrowed(text, wide))
+            if skipping.allowed:
+                separator = self._separator(text, dialect)
+                header = self._header(text, separator, dialect)
+                text = copies.enter_context(_blanked(text, separator, header, skipping))
+            yield text
+
+    def read(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Source:
+        separator = self._separator(text, dialect)
+        named = self._header(text, separator, dialect)
+        layout = _check_shape(text, separator, named)
+        header = list(named) or self.names(layout.header)
+        advice = f", or name its {option('delimiter')}" if len(header) == 1 else f", or its {option('columns')}"
+        chosen = columns.resolve(header, text.shown, advice)
+        names = [str(number) for number in range(len(header))]
         rows = pl.scan_csv(
             text.path,
             separator=separator,
@@ -56,45 +80,63 @@ class Delimited(Format):
             glob=False,
         )
         rows = rows.select(pl.col(names[at]).alias(role) for role, at in chosen.items())
+        expected = layout.rows
         if layout.blank:
             rows = rows.filter(~pl.all_horizontal(pl.col("user", "item").fill_null("") == ""))
             if rows.select(pl.len()).collect().item() < layout.rows:
                 # Polars shows a blank line and a row with two empty ids alike; the count tells that one is the latter.
-                raise DataError(
-                    f"{text.shown}, {_empty_pair(text, separator, chosen)}: user and item are empty",
-                    "give the row its ids or remove it",
-                )
+                places = _empty_pairs(text, separator, chosen)
+                if not skipping.allowed:
+                    error = DataError(
+                        f"{text.shown}, {places[0]}: user and item are empty", "give the row its ids or remove it"
+                    )
+                    raise or_skip(error)
+                skipping.skip(text.shown, places, ["user and item are empty"] * len(places))
+                expected -= len(places)
         return Source(
             text.shown,
             rows,
-            {role: layout.header[at] for role, at in chosen.items()},
-            lambda row: f"line {_line_of_row(text, separator, row)}",
+            {role: header[at] for role, at in chosen.items()},
+            lambda found: _lines_of_rows(text, separator, found, has_header=not named),
             untyped=frozenset(ID_ROLES),
-            expected=layout.rows,
+            expected=expected,
         )
 
-    def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn]:
-        separator = delimiter or _separator_of(text, self.separator)
+    def sample(self, text: TextFile, dialect: Dialect, rows: int) -> list[SampledColumn]:
+        separator = self._separator(text, dialect)
         next(text.blocks(), None)  # checks the encoding
+        named = list(self._header(text, separator, dialect))
         with text.path.open(encoding="utf-8", newline="") as file:
             try:
                 lines = list(islice(filter(None, csv.reader(file, delimiter=separator)), rows + 1))
             except csv.Error as error:
-                _check_shape(text, separator)  # says where, in most cases
+                _check_shape(text, separator, named)  # says where, in most cases
                 raise text.fault(
                     1, f"is not CSV ({error})", f"check the quotes, or name the {option('delimiter')}"
                 ) from error
         if not lines:
             return []
-        header, *others = lines
+        header, others = (named, lines) if named else (self.names(lines[0]), lines[1:])
         whole = [fields for fields in others if len(fields) == len(header)]  # reading the file refuses the others
         columns = [SampledColumn(name, [fields[at] for fields in whole]) for at, name in enumerate(header)]
-        if whole and all(_is_number(column.name) or column.name in column.values for column in columns):
+        if whole and not named and all(_is_number(column.name) or column.name in column.values for column in columns):
             shown = separator.join(header)
             raise text.fault(
-                1, f"{shown[:60]!r} looks like data, not like column names", "add a first line such as user,item"
+                1,
+                f"{shown[:60]!r} looks like data, not like column names",
+                f"name the {option('columns')}, such as user,item, or add a first line with their names",
             )
         return columns
+
+    def _separator(self, text: TextFile, dialect: Dialect) -> str:
+        """The one character between fields of a file that is opened."""
+        if dialect.delimiter:
+            return dialect.delimiter if len(dialect.delimiter) == 1 else _NARROW
+        return _separator_of(text, self.separator)
+
+    def _header(self, text: TextFile, separator: str, dialect: Dialect) -> Sequence[str]:
+        """The names of the columns of a file without a header line; none for a file that has one."""
+        return dialect.columns or self.header_of(_first_line(text).count(separator.encode()) + 1)
 
 
 class CSV(Delimited):
@@ -109,15 +151,38 @@ class TSV(Delimited):
     separator = "\t"
 
 
-def _empty_pair(text: TextFile, separator: str, chosen: dict[str, int]) -> str:
+class MovieLens(Delimited):
+    """The older MovieLens files, which have no header line: u.data with tabs, ratings.dat and movies.dat with ::"""
+
+    name = "movielens"
+    suffixes = (".data", ".base", ".dat")
+    separator = "\t"
+
+    def header_of(self, fields: int) -> Sequence[str]:
+        return ("id", "name", "genres") if fields == 3 else ("user", "item", "rating", "timestamp")
+
+
+class RecBole(Delimited):
+    """RecBole's atomic files: tabs, and a header line whose names end in a type, such as user_id:token."""
+
+    name = "recbole"
+    suffixes = (".inter", ".item", ".user")
+    separator = "\t"
+
+    def names(self, header: list[str]) -> list[str]:
+        return [re.sub(r":(token|float)(_seq)?$", "", name) for name in header]
+
+
+def _empty_pairs(text: TextFile, separator: str, chosen: dict[str, int]) -> list[str]:
+    """The lines of rows whose user and item are empty."""
+    found, start = [], 1
     with text.path.open(encoding="utf-8", newline="") as file:
-        start = 1
         reader = csv.reader(file, delimiter=separator)
         for fields in reader:
             if fields and not fields[chosen["user"]] and not fields[chosen["item"]]:
-                return f"line {start}"
+                found.append(f"line {start}")
             start = reader.line_num + 1
-    return "one row"
+    return found
 
 
 @dataclass(frozen=True)
@@ -130,9 +195,9 @@ class _Layout:
     blank: int
 
 
-def _check_shape(text: TextFile, separator: str) -> _Layout:
-    """The layout of a CSV or TSV file in which every row has as many fields as the header."""
-    header: list[str] = []
+def _check_shape(text: TextFile, separator: str, named: Sequence[str] = ()) -> _Layout:
+    """The layout of a file in which every row has as many fields as the header, or as there are `named` columns."""
+    header = list(named)
     lines_before = rows = blank = 0
     for line, block, is_last in _whole_rows(text):
         ends, fields, empty = _structure(text, block, line, separator, is_last)
@@ -148,28 +213,80 @@ def _check_shape(text: TextFile, separator: str) -> _Layout:
         if len(wrong):
             at = int(wrong[0])
             cut = is_last and at == len(ends) - 1 and not block.endswith(b"\n") and fields[at] < len(header)
-            raise text.fault(
+            error = text.fault(
                 line + block.count(b"\n", 0, int(starts[at])),
-                f"has {fields[at]} field{'s' if fields[at] > 1 else ''}, and the header has {len(header)}"
+                _wrong_length(int(fields[at]), len(header), bool(named))
                 + ("; the file ends in the middle of this row" if cut else ""),
                 "get the whole file" if cut else "make the row complete, and quote fields that contain the separator",
             )
+            raise error if cut else or_skip(error)
         rows += len(filled)
-    if not header:
+    if not header or (named and not rows):
         raise DataError(f"{text.shown} is empty", "give a file with a header and interactions")
     if rows == 0:
         raise DataError(f"{text.shown} has a header and no rows", "give a file with interactions")
     return _Layout(header, lines_before, rows, blank)
 
 
-def _separator_of(text: TextFile, usual: str) -> str:
-    """What separates the header's fields: the usual character, or another common one where the header lacks it."""
+def _wrong_length(fields: int, expected: int, named: bool) -> str:
+    whole = f"{expected} columns are named" if named else f"the header has {expected}"
+    return f"has {fields} field{'s' if fields > 1 else ''}, and {whole}"
+
+
+@contextmanager
+def _blanked(text: TextFile, separator: str, named: Sequence[str], skipping: Skipping) -> Iterator[TextFile]:
+    """A copy of a file in which rows with a wrong number of fields are blank, so that the others keep their lines."""
+    expected = len(named)
+    with temporary_copy(text) as (copy, target):
+        for line, block, is_last in _whole_rows(text):
+            ends, fields, empty = _structure(text, block, line, separator, is_last)
+            starts = np.concatenate([[0], ends[:-1] + 1])
+            filled = np.flatnonzero(~empty)
+            if not expected and len(filled):
+                expected = int(fields[filled[0]])
+            done = 0
+            for at in filled[fields[filled] != expected]:
+                start, end = int(starts[at]), int(ends[at])
+                number = line + block.count(b"\n", 0, start)
+                skipping.skip(text.shown, [f"line {number}"], [_wrong_length(int(fields[at]), expected, bool(named))])
+                target.write(block[done:start] + b"\n" * block.count(b"\n", start, end))
+                done = end
+            target.write(block[done:])
+        target.flush()
+        yield copy
+
+
+@contextmanager
+def _narrowed(text: TextFile, delimiter: str) -> Iterator[TextFile]:
+    """A copy of a file with one character between fields instead of a longer delimiter."""
+    with temporary_copy(text) as (copy, target):
+        for line, block in text.blocks():
+            if (at := block.find(_NARROW.encode())) >= 0:
+                raise text.fault(line + block.count(b"\n", 0, at), "has the control character 0x1f", "remove it")
+            target.write(block.replace(delimiter.encode(), _NARROW.encode()))
+        target.flush()
+        yield copy
+
+
+def _first_line(text: TextFile) -> bytes:
+    """The first line that is not blank."""
     with text.path.open("rb") as file:
         lines = iter(lambda: file.readline(LONGEST_LINE), b"")
-        header = next((line for line in lines if line.strip()), b"")
-    bare = re.sub(rb'"[^"]*"', b"", header)  # a character in quotes separates nothing
+        return next((line for line in lines if line.strip()), b"")
+
+
+def _separator_of(text: TextFile, usual: str) -> str:
+    """What separates the fields of the first line: the usual character, or another common one where it is lacking."""
+    bare = re.sub(rb'"[^"]*"', b"", _first_line(text))  # a character in quotes separates nothing
     found = max(_OTHER_SEPARATORS, key=lambda each: bare.count(each.encode()))
     return found if usual.encode() not in bare and found.encode() in bare else usual
+
+
+def _wide_separator(text: TextFile, usual: str) -> str:
+    """:: where the first line has it and no common separator; otherwise nothing."""
+    line = _first_line(text)
+    narrow = any(each.encode() in line for each in (usual, *_OTHER_SEPARATORS, ","))
+    return "::" if b"::" in line and not narrow else ""
 
 
 def _is_number(text: str) -> bool:
@@ -252,14 +369,15 @@ def _check_quotes(
         )
 
 
-def _line_of_row(text: TextFile, separator: str, row: int) -> int:
-    """The line where the n-th row after the header begins, from 0, blank lines left out. Slow: for messages only."""
+def _lines_of_rows(text: TextFile, separator: str, rows: Sequence[int], *, has_header: bool) -> list[str]:
+    """The lines where rows begin, which are counted from 0 without header and blank lines. Slow: for messages only."""
+    wanted, found = set(rows), dict[int, str]()
     with text.path.open(encoding="utf-8", newline="") as file:
-        seen, start = -2, 1  # the header is row -1
+        seen, start = -2 if has_header else -1, 1
         reader = csv.reader(file, delimiter=separator)
         for fields in reader:
             seen += bool(fields)
-            if fields and seen == row:
-                return start
+            if fields and seen in wanted:
+                found[seen] = f"line {start}"
             start = reader.line_num + 1
-    return start
+    return [found.get(row, f"line {start}") for row in rows]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from hmlet.data.columns import Columns
+from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
@@ -27,7 +29,7 @@ class Source:
     shown: str
     rows: pl.LazyFrame
     columns: dict[str, str]  # role -> the user's name for it
-    place: Callable[[int], str]  # where to find the n-th row, counted from 0: "line 3" or "row 2"
+    places: Callable[[Sequence[int]], list[str]]  # where to find rows, counted from 0: "line 3" or "row 2"
     untyped: frozenset[str] = frozenset()  # the id roles whose text is an integer wherever it looks like one
     expected: int | None = None  # the number of rows, if the format knows it
 
@@ -35,8 +37,22 @@ class Source:
         """The error for the first row for which `bad` holds; `what` may speak of its {value}."""
         found = self.rows.with_row_index("row number").filter(bad).select("row number", role).head(1).collect()
         number, value = found.row(0)
+        (place,) = self.places([number])
+        return DataError(f"{self.shown}, {place}, {self.problem(role, what, value)}", fix)
+
+    def problem(self, role: str, what: str, value: object) -> str:
+        """What is wrong with a value, with the name of its column."""
         shown = what.format(value=repr(value) if value is not None else "(empty)")
-        return DataError(f"{self.shown}, {self.place(number)}, column {self.columns[role]!r}: {shown}", fix)
+        return f"column {self.columns[role]!r}: {shown}"
+
+
+class Check(NamedTuple):
+    """What makes a row bad, in words that may speak of the {value}, and what to do about it."""
+
+    role: str
+    bad: pl.Expr
+    what: str
+    fix: str
 
 
 class Format(ABC):
@@ -46,18 +62,23 @@ class Format(ABC):
     suffixes: tuple[str, ...]  # the file names that promise this format
     has_columns = True  # whether its columns have names, so that options can choose them
 
-    def check_options(self, path: Path, delimiter: str | None) -> None:
+    def check_options(self, path: Path, dialect: Dialect) -> None:
         """Refuse the options that this format does not take, before the file is opened."""
-        if delimiter is not None:
-            raise DataError(
-                f"{path} is read as {self.name}, which has no delimiter", f"leave {option('delimiter')} out"
-            )
+        for name in ("delimiter", "columns"):
+            if getattr(dialect, name):
+                what = "no delimiter" if name == "delimiter" else "column names of its own"
+                raise DataError(f"{path} is read as {self.name}, which has {what}", f"leave {option(name)} out")
+
+    @contextmanager
+    def opened(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Iterator[TextFile]:
+        """The file as `read` and `sample` take it: rows that break the format are blank if they may be skipped."""
+        yield text
 
     @abstractmethod
-    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+    def read(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Source:
         """The rows of a file under the names of their roles; a file that breaks the format is a DataError."""
 
-    def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn] | None:
+    def sample(self, text: TextFile, dialect: Dialect, rows: int) -> list[SampledColumn] | None:
         """The first rows of every column, for a guess at their roles; None where columns have no names."""
         return None
 
@@ -67,8 +88,8 @@ class Format(ABC):
         return DataError(message, f"check the file, or name its {option('format')}")
 
 
-def typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, place: Callable[[int], str]) -> Source:
-    """The source of rows whose columns have types, each of which suits its role."""
+def typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, first: int = 1) -> Source:
+    """The source of rows whose columns have types, each of which suits its role. `first` is the number of the first."""
     schema = rows.collect_schema()
     names = {role: schema.names()[at] for role, at in columns.resolve(schema.names(), shown).items()}
     for role, name in names.items():
@@ -77,7 +98,7 @@ def typed_source(shown: str, rows: pl.LazyFrame, columns: Columns, place: Callab
     wide = frozenset(role for role in ID_ROLES if schema[names[role]] in (pl.UInt64, pl.Int128))
     text = {role for role in ID_ROLES if role in wide or not schema[names[role]].is_integer()}
     rows = rows.with_columns(pl.col(role).cast(pl.String if role in text else pl.Int64) for role in ID_ROLES)
-    return Source(shown, rows, names, place, wide)
+    return Source(shown, rows, names, lambda found: [f"row {row + first}" for row in found], wide)
 
 
 def check_type(shown: str, role: str, name: str, dtype: Any) -> None:
@@ -87,11 +108,12 @@ def check_type(shown: str, role: str, name: str, dtype: Any) -> None:
         "user": text or dtype.is_integer(),
         "item": text or dtype.is_integer(),
         "rating": dtype == pl.String or dtype.is_numeric(),
+        "weight": dtype == pl.String or dtype.is_numeric(),
         "timestamp": dtype == pl.String or dtype.is_integer() or dtype.is_float() or dtype in (pl.Date, pl.Datetime),
     }.get(role, text)
     if not suits:
-        wants = {"rating": "a number", "timestamp": "a number or a date"}.get(
-            role, "text" if "name" in role else "an integer or a string"
+        wants = {"rating": "a number", "weight": "a number", "timestamp": "a number or a date"}.get(
+            role, "text" if "name" in role or role == "part" else "an integer or a string"
         )
         hint = (
             "cast it to an integer (missing values turn whole numbers into floats)"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import glob
 import json
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, cast
 
 import polars as pl
 
 from hmlet.data.columns import Columns
+from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import ID_ROLES, Format, Source, check_type
-from hmlet.data.text import TextFile
+from hmlet.data.text import TextFile, temporary_copy
 from hmlet.errors import DataError
 from hmlet.system.outside import parse_json
 
@@ -22,7 +25,7 @@ class JsonLines(Format):
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson")
 
-    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+    def read(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Source:
         for _ in text.blocks():  # checks the encoding and refuses NUL; the lines themselves are for the parser
             pass
         path = glob.escape(str(text.path))  # a file's name is not a pattern
@@ -42,9 +45,27 @@ class JsonLines(Format):
         wanted = {name: ids.get(name, schema[name]) for name in names.values()}
         rows = pl.scan_ndjson(path, schema=wanted).select(pl.col(name).alias(role) for role, name in names.items())
         integers = frozenset(role for role in ID_ROLES if schema[names[role]].is_integer())
-        return Source(text.shown, rows, names, lambda row: f"line {_line_of_object(text, row)}", integers)
+        return Source(text.shown, rows, names, lambda found: _lines_of_objects(text, found), integers)
 
-    def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn]:
+    @contextmanager
+    def opened(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Iterator[TextFile]:
+        """The file, with bad lines blank if they may be skipped. That takes a look at each line, which is slow."""
+        if not skipping.allowed:
+            yield text
+            return
+        keys = dict.fromkeys(key for line in _good_lines(text) for key in cast("dict[str, Any]", parse_json(line)))
+        names = list(keys)
+        chosen = {role: names[at] for role, at in columns.resolve(names, text.shown).items()} if names else {}
+        with temporary_copy(text) as (copy, target), text.path.open(encoding="utf-8") as source:
+            for number, line in enumerate(source, 1):
+                problem = _problem(line, chosen) if line.strip() else None
+                if problem is not None:
+                    skipping.skip(text.shown, [f"line {number}"], [problem[0]])
+                target.write((line if problem is None else "\n").encode())
+            target.flush()
+            yield copy
+
+    def sample(self, text: TextFile, dialect: Dialect, rows: int) -> list[SampledColumn]:
         next(text.blocks(), None)  # checks the encoding
         objects: list[dict[str, Any]] = []
         with text.path.open(encoding="utf-8") as file:
@@ -60,10 +81,15 @@ class JsonLines(Format):
         return _first_fault(text, {}) or super().explain(text, error)
 
 
-def _line_of_object(text: TextFile, row: int) -> int:
+def _lines_of_objects(text: TextFile, rows: Sequence[int]) -> list[str]:
     with text.path.open("rb") as file:
-        numbers = (number for number, line in enumerate(file, 1) if line.strip())
-        return next(number for at, number in enumerate(numbers) if at == row)
+        numbers = [number for number, line in enumerate(file, 1) if line.strip()]
+    return [f"line {numbers[row]}" for row in rows]
+
+
+def _good_lines(text: TextFile) -> Iterator[str]:
+    with text.path.open(encoding="utf-8") as file:
+        yield from (line for line in file if line.strip() and _problem(line, {}) is None)
 
 
 def _has_other_than_strings(text: TextFile, names: list[str]) -> bool:

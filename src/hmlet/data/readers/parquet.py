@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from hmlet.data.columns import Columns
+from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import Format, Source, typed_source
 from hmlet.data.text import TextFile
@@ -22,16 +23,16 @@ class Parquet(Format):
     name = "parquet"
     suffixes = (".parquet", ".pq")
 
-    def read(self, text: TextFile, columns: Columns, delimiter: str | None) -> Source:
+    def read(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Source:
         with _open(text) as file:
             chosen = columns.resolve(file.schema.names, text.shown)
             names = list(dict.fromkeys(file.schema.names[at] for at in chosen.values()))
             empty = _bare(file.empty(names), names)
-            typed_source(text.shown, empty.lazy(), columns, str)  # refuses wrong types before any data is read
+            typed_source(text.shown, empty.lazy(), columns)  # refuses wrong types before any data is read
             rows = pl.concat([empty, *(_bare(batch, names) for batch in file.batches(names))]).lazy()
-        return typed_source(text.shown, rows, columns, lambda row: f"row {row + 1}")
+        return typed_source(text.shown, rows, columns)
 
-    def sample(self, text: TextFile, delimiter: str | None, rows: int) -> list[SampledColumn]:
+    def sample(self, text: TextFile, dialect: Dialect, rows: int) -> list[SampledColumn]:
         with _open(text) as file:
             names, found, needed = file.flat, [], rows
             for batch in file.batches(names, rows):

@@ -3,15 +3,13 @@
 Ids keep their type: 64-bit integers stay integers, everything else is a string. In CSV and TSV, where nothing has a
 type, a column is integers if each of its values is one in plain spelling (`7`, not `007`). Indices follow the sorted
 ids (integers by value, strings by their UTF-8 bytes), so the order of the rows never matters.
-
-Timestamps: integers stay what they are; fractional numbers are seconds and become microseconds; ISO 8601 dates become
-microseconds since 1970, in UTC where they name no zone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,12 @@ import polars as pl
 import pyarrow as pa
 
 from hmlet.data.columns import Columns, NamesColumns
+from hmlet.data.dialect import Dialect, Skipping, or_skip
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.interactions import Interactions, Vocabulary, merge
 from hmlet.data.readers import FORMATS
-from hmlet.data.readers.format import ID_ROLES, Format, Source, typed_source
+from hmlet.data.readers.format import ID_ROLES, Check, Format, Source, typed_source
+from hmlet.data.readers.times import time_check, time_kind, timestamp
 from hmlet.data.record import FileRead, Provenance
 from hmlet.data.text import PACKED_SUFFIXES, open_text, require_file
 from hmlet.errors import DataError
@@ -33,61 +33,56 @@ from hmlet.system.spelling import option
 _PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _WHOLE_FLOAT = r"^-?[0-9]+\.0*$"
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+_PART_WORDS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
 
 
-def read_files(
-    files: Sequence[Path],
+def read(
+    sources: Sequence[Path | Any],
     columns: Columns,
-    format: str | None = None,
+    dialect: Dialect = Dialect(),  # noqa: B008 - frozen
     min_rating: float | None = None,
-    by_file: bool = False,
-    delimiter: str | None = None,
+    parts: Sequence[int] | None = None,
+    skipping: Skipping | None = None,
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
-    """The interactions of one or more files and, with `by_file`, the number of the file that each is from."""
+    """The interactions of files and frames, and the part of each: by `parts`, that of its source, or by a column."""
+    skipping = skipping or Skipping()
     frames, untyped, described = [], [], []
     kinds: dict[str, str] = {}
-    for number, path in enumerate(files):
-        require_file(path)  # before its name is asked for a format
-        used = _named_format(format) if format else format_of(path)
-        with _open(path, used, columns, delimiter) as source:
-            frame, rows = _load(source, min_rating, kinds)
-        frames.append(frame.with_columns(pl.lit(number, pl.UInt8).alias("part")) if by_file else frame)
+    for number, given in enumerate(sources):
+        before = len(skipping.rows)
+        with _source(given, columns, dialect, skipping) as (source, file, format):
+            frame, rows = _load(source, min_rating, kinds, dialect, skipping)
+        frames.append(frame if parts is None else frame.with_columns(pl.lit(parts[number], pl.UInt8).alias("part")))
         untyped.append(source.untyped)
-        described.append(FileRead(file=path.name, format=used.name, rows=rows, below_min_rating=rows - frame.height))
+        skipped = {"skipped": len(skipping.rows) - before} if len(skipping.rows) > before else {}
+        described.append(FileRead(file=file, format=format, rows=rows, below_min_rating=rows - frame.height, **skipped))
     return _encode(frames, untyped, described, min_rating)
 
 
-def sample_file(path: Path, format: str | None, delimiter: str | None, rows: int) -> list[SampledColumn] | None:
+def sample_file(path: Path, dialect: Dialect, rows: int) -> list[SampledColumn] | None:
     """The first rows of every column of a file; None where its format has no columns."""
     require_file(path)
-    used = _named_format(format) if format else format_of(path)
-    used.check_options(path, delimiter)
-    with open_text(path) as text:
-        return used.sample(text, delimiter, rows)
+    used = _format(path, dialect)
+    used.check_options(path, dialect)
+    with open_text(path) as text, used.opened(text, Columns(), dialect, Skipping()) as ready:
+        return used.sample(ready, dialect, rows)
 
 
-def read_frame(frame: Any, columns: Columns, min_rating: float | None = None) -> Interactions:
-    """The interactions of a Polars or pandas frame or a pyarrow table."""
-    lazy = _as_polars(frame).lazy()
-    source = typed_source("the frame", lazy, columns, lambda row: f"row {row}")
-    loaded, rows = _load(source, min_rating, {})
-    described = FileRead(file=None, format="frame", rows=rows, below_min_rating=rows - loaded.height)
-    return _encode([loaded], [source.untyped], [described], min_rating)[0]
-
-
-def read_names(path: Path, kind: str) -> dict[str, str]:
-    """The readable name of each id (as text) from a file of two columns, id and name."""
-    require_file(path)
-    format = format_of(path)
-    if not format.has_columns:
-        *most, last = [each.name for each in FORMATS.values() if each.has_columns]
-        raise DataError(
-            f"{path} has no columns", f"give a {', '.join(most)} or {last} file with the columns id and name"
-        )
-    with _open(path, format, NamesColumns()) as source:
+def read_names(given: Path | Any, kind: str) -> dict[str, str]:
+    """The readable name of each id (as text), from a file or a frame with a column of ids and one of names."""
+    if isinstance(given, Path):
+        require_file(given)
+        if not format_of(given).has_columns:
+            *most, last = [each.name for each in FORMATS.values() if each.has_columns]
+            raise DataError(
+                f"{given} has no columns", f"give a {', '.join(most)} or {last} file with the columns id and name"
+            )
+    with _source(given, NamesColumns(kind=kind), Dialect(), Skipping()) as (source, file, _):
         frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
     if frame["user"].null_count() or frame["user"].is_duplicated().any():
-        raise DataError(f"{path} names the same {kind} twice or leaves an id empty", "give each id one line")
+        raise DataError(
+            f"{file or 'the frame of names'} names the same {kind} twice or leaves an id empty", "give each id one line"
+        )
     return dict(zip(frame["user"].to_list(), frame["item"].to_list(), strict=True))
 
 
@@ -106,127 +101,151 @@ def format_of(path: Path) -> Format:
     return found
 
 
-def _named_format(name: str) -> Format:
-    if name not in FORMATS:
-        raise DataError(f"there is no format {name!r}", f"use one of {', '.join(FORMATS)}")
-    return FORMATS[name]
+def _format(path: Path, dialect: Dialect) -> Format:
+    if dialect.format is None:
+        return format_of(path)
+    if dialect.format not in FORMATS:
+        raise DataError(f"there is no format {dialect.format!r}", f"use one of {', '.join(FORMATS)}")
+    return FORMATS[dialect.format]
 
 
 @contextmanager
-def _open(path: Path, format: Format, columns: Columns, delimiter: str | None = None) -> Iterator[Source]:
-    """The rows of one file, readable while it is open."""
-    format.check_options(path, delimiter)
-    with open_text(path) as text:
+def _source(
+    given: Path | Any, columns: Columns, dialect: Dialect, skipping: Skipping
+) -> Iterator[tuple[Source, str | None, str]]:
+    """The rows of a file or a frame, readable inside the block, with the file's name and its format."""
+    if not isinstance(given, Path):
+        yield typed_source("the frame", as_polars(given).lazy(), columns, first=0), None, "frame"
+        return
+    require_file(given)  # before its name is asked for a format
+    format = _format(given, dialect)
+    format.check_options(given, dialect)
+    with open_text(given) as text, format.opened(text, columns, dialect, skipping) as ready:
         try:
-            yield format.read(text, columns, delimiter)
+            yield format.read(ready, columns, dialect, skipping), given.name, format.name
         except _POLARS_ERRORS as error:
-            raise format.explain(text, error) from error
+            raise format.explain(ready, error) from error
 
 
-def _load(source: Source, min_rating: float | None, time_kinds: dict[str, str]) -> tuple[pl.DataFrame, int]:
+def _load(
+    source: Source, min_rating: float | None, time_kinds: dict[str, str], dialect: Dialect, skipping: Skipping
+) -> tuple[pl.DataFrame, int]:
     """The checked rows of one source that reach the threshold, and the number of rows before that."""
+    if skipping.allowed:
+        source = _without_bad(source, dialect, skipping)
     wanted = [pl.col("^(user|item|user_name|item_name)$")]
-    if "rating" in source.columns:
-        wanted.append(pl.col("rating").cast(pl.Float64, strict=False))
+    wanted += [_number(source, role, dialect).alias(role) for role in ("rating", "weight") if role in source.columns]
     if "timestamp" in source.columns:
-        wanted.append(_timestamp(source, time_kinds))
+        wanted.append(timestamp(source, time_kinds, dialect))
+    if "part" in source.columns:
+        wanted.append(_part().alias("part"))
     frame = source.rows.select(wanted).collect(engine="streaming")
-    if source.expected not in (None, frame.height):
-        raise DataError(
-            f"{source.shown} has {source.expected} rows, and {frame.height} could be read", "save it as Parquet"
-        )
+    _require_all(source, frame)
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
     _require_ids(source, frame)
+    for check in _value_checks(source, dialect):
+        column = frame[check.role]
+        if column.null_count() or (check.role != "part" and not _is_sound(column, check.role)):
+            raise or_skip(source.first_fault(*check))
     rows = frame.height
     if "rating" in source.columns:
-        if not frame["rating"].is_finite().fill_null(False).all():
-            number = pl.col("rating").cast(pl.Float64, strict=False)
-            raise source.first_fault(
-                "rating",
-                ~number.is_finite().fill_null(False),
-                "the rating {value} is not a finite number",
-                "correct or remove the row",
-            )
         if min_rating is not None:
             frame = frame.filter(pl.col("rating") >= min_rating)
         frame = frame.drop("rating")
     return frame, rows
 
 
-def _require_ids(source: Source, frame: pl.DataFrame) -> None:
-    """Refuse rows without a readable user and item."""
+def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source:
+    """The rows of a source that can be used; the others are remembered as skipped."""
+    rows = source.rows.with_row_index("row number").collect(engine="streaming")
+    _require_all(source, rows)
+    checks = [*_id_checks(), *_value_checks(source, dialect)]
+    if "timestamp" in source.columns:
+        checks.append(time_check(time_kind(source, dialect)[0]))
+    for check in checks:
+        bad = rows.filter(check.bad)
+        if bad.height:
+            reasons = [source.problem(check.role, check.what, value) for value in bad[check.role].to_list()]
+            skipping.skip(source.shown, source.places(bad["row number"].to_list()), reasons)
+            rows = rows.filter(~check.bad.fill_null(False))
+    return replace(source, rows=rows.drop("row number").lazy(), expected=rows.height)
+
+
+def _require_all(source: Source, frame: pl.DataFrame) -> None:
+    """Refuse a source of which Polars has not read every row."""
+    if source.expected not in (None, frame.height):
+        raise DataError(
+            f"{source.shown} has {source.expected} rows, and {frame.height} could be read", "save it as Parquet"
+        )
+
+
+def _id_checks() -> list[Check]:
+    """What makes an id unusable."""
+    checks = []
     for role in ID_ROLES:
         text = pl.col(role).cast(pl.String)
-        faults = {
-            f"the {role} is empty": (pl.col(role).is_null() | (text == ""), "give the row an id or remove it"),
-            f"the {role} {{value}} is blank": (text.str.strip_chars() == "", "give the row a readable id"),
-            f"the {role} {{value}} has a NUL character": (
+        checks += [
+            Check(
+                role, pl.col(role).is_null() | (text == ""), f"the {role} is empty", "give the row an id or remove it"
+            ),
+            Check(role, text.str.strip_chars() == "", f"the {role} {{value}} is blank", "give the row a readable id"),
+            Check(
+                role,
                 text.str.contains("\0", literal=True),
+                f"the {role} {{value}} has a NUL character",
                 "remove the character",
             ),
-        }
-        whole_numbers = frame[role].dtype != pl.String
-        for what, (bad, fix) in list(faults.items())[: 1 if whole_numbers else None]:
-            if frame.select(bad.any()).item():
-                raise source.first_fault(role, bad, what, fix)
+        ]
+    return checks
 
 
-def _timestamp(source: Source, time_kinds: dict[str, str]) -> pl.Expr:
-    """The expression that makes the timestamp int64, of the one kind that fits every row of every file."""
-    kind = _time_kind(source)
-    for other, file in time_kinds.items():
-        if other != kind:
-            raise DataError(f"{source.shown} has {kind} as timestamps, and {file} has {other}", "write them in one way")
-    time_kinds[kind] = source.shown
-    return _TIME_KINDS[kind](pl.col("timestamp")).alias("timestamp")
+def _require_ids(source: Source, frame: pl.DataFrame) -> None:
+    """Refuse rows without a readable user and item."""
+    for check in _id_checks():
+        whole_numbers = frame[check.role].dtype != pl.String
+        if whole_numbers and "empty" not in check.what:
+            continue
+        if frame.select(check.bad.any()).item():
+            raise or_skip(source.first_fault(*check))
 
 
-def _time_kind(source: Source) -> str:
-    """The first kind that fits every row. If none does, the one that fits most was meant, and a row breaks it."""
-    column, dtype = pl.col("timestamp"), source.rows.collect_schema()["timestamp"]
-    misfits = {}
-    for kind, types in _TIME_TYPES.items():
-        if dtype in types or (kind == "whole numbers" and dtype.is_integer()):
-            misfits[kind] = (
-                source.rows.select(_TIME_KINDS[kind](column).null_count()).collect(engine="streaming").item()
-            )
-            if misfits[kind] == 0:
-                return kind
-    meant = min(misfits, key=lambda kind: misfits[kind])
-    bad, what = _TIME_KINDS[meant](column).is_null(), f"the timestamp {{value}} is not one of the column's {meant}"
-    raise source.first_fault("timestamp", bad, what, "write whole numbers, seconds or ISO 8601 dates throughout")
+def _value_checks(source: Source, dialect: Dialect) -> list[Check]:
+    """What makes a rating, a weight or a part unusable."""
+    checks = []
+    for role in ("rating", "weight"):
+        if role in source.columns:
+            number = _number(source, role, dialect)
+            bad = ~number.is_finite().fill_null(False)
+            what = f"the {role} {{value}} is not a finite number"
+            if role == "weight":
+                bad, what = bad | (number <= 0).fill_null(False), f"the {role} {{value}} is not a positive number"
+            fix = "correct or remove the row"
+            if dialect.decimal == "." and source.rows.collect_schema()[role] == pl.String:
+                fix += f" (if decimals follow a comma, pass {option('decimal', ',')})"
+            checks.append(Check(role, bad, what, fix))
+    if "part" in source.columns:
+        bad = _part().is_null()
+        checks.append(Check("part", bad, "{value} is not a part", "use train, valid or test"))
+    return checks
 
 
-def _seconds(column: pl.Expr) -> pl.Expr:
-    seconds = column.cast(pl.Float64, strict=False)
-    fits = seconds.is_finite() & (seconds.abs() < 9.2e12)
-    return pl.when(fits).then((seconds * 1e6).round()).cast(pl.Int64)
+def _is_sound(numbers: pl.Series, role: str) -> bool:
+    return bool(numbers.is_finite().all()) and (role != "weight" or bool((numbers > 0).all()))
 
 
-def _date(column: pl.Expr) -> pl.Expr:
-    """Microseconds since 1970 of dates, or of their ISO 8601 text with or without time and zone."""
-    text = column.str.replace(" ", "T").str.replace("Z$", "+00:00")
-    zoned = text.str.to_datetime(
-        "%Y-%m-%dT%H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False
-    ).dt.replace_time_zone(None)
-    local = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
-    day = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us"))
-    return pl.coalesce(zoned, local, day).cast(pl.Int64)
+def _number(source: Source, role: str, dialect: Dialect) -> pl.Expr:
+    """A rating or weight as a number; null where it is none."""
+    column = pl.col(role)
+    if dialect.decimal == "," and source.rows.collect_schema()[role] == pl.String:
+        column = column.str.replace(",", ".", literal=True)
+    return column.cast(pl.Float64, strict=False)
 
 
-_TIME_KINDS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
-    "whole numbers": lambda column: column.cast(pl.Int64, strict=False),
-    "seconds": _seconds,
-    "dates": lambda column: column.dt.epoch("us"),
-    "ISO dates": _date,
-}
-_TIME_TYPES: dict[str, tuple[Any, ...]] = {
-    "whole numbers": (pl.String,),
-    "seconds": (pl.String, pl.Float32, pl.Float64),
-    "dates": (pl.Date, pl.Datetime),
-    "ISO dates": (pl.String,),
-}
+def _part() -> pl.Expr:
+    """The number of the part that a word names; null where it names none."""
+    word = pl.col("part").cast(pl.String).str.strip_chars().str.to_lowercase()
+    return word.replace_strict(_PART_WORDS, default=None, return_dtype=pl.UInt8)
 
 
 def _encode(
@@ -244,24 +263,32 @@ def _encode(
     if frame.height == 0:
         raise DataError(f"no row reaches the rating that {option('min_rating')} asks for", "lower it")
     lookup = {role: _sorted_ids(frame[role], role, files[0], integers[role]) for role in ID_ROLES}
-    columns = [name for name in ("part", "timestamp") if name in frame.columns]
+    columns = [name for name in ("part", "timestamp", "weight") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
     for role in ID_ROLES:
         indexed = indexed.join(lookup[role].lazy().select(role, f"{role} index"), on=role).drop(role)
     arrays = {name: column.to_numpy() for name, column in indexed.collect(engine="streaming").to_dict().items()}
-    user, item, part, timestamp = merge(
-        arrays["user index"], arrays["item index"], arrays.get("part"), arrays.get("timestamp"), lookup["item"].height
+    found = merge(
+        arrays["user index"],
+        arrays["item index"],
+        arrays.get("part"),
+        arrays.get("timestamp"),
+        lookup["item"].height,
+        arrays.get("weight"),
     )
     rows, below = sum(file.rows for file in files), sum(file.below_min_rating for file in files)
     provenance = Provenance(
         files=files,
         rows=rows,
         below_min_rating=below,
-        duplicates=rows - below - len(user),
+        duplicates=rows - below - len(found.user),
         min_rating=min_rating,
     )
+    if skipped := sum(file.skipped for file in files):
+        provenance = provenance.model_copy(update={"skipped": skipped})
     users, items = (_vocabulary(role, lookup[role], frame) for role in ID_ROLES)
-    return Interactions(user, item, users, items, timestamp, provenance), part
+    interactions = Interactions(found.user, found.item, users, items, found.timestamp, provenance, found.weight)
+    return interactions, found.part
 
 
 def _sorted_ids(column: pl.Series, role: str, first: FileRead, integers: bool) -> pl.DataFrame:
@@ -299,11 +326,12 @@ def _plain_array(series: pl.Series) -> Any:
     return array.cast(pa.string()) if series.dtype == pl.String else array
 
 
-def _as_polars(frame: Any) -> pl.DataFrame:
-    convert = {"polars": _collected, "pandas": pl.from_pandas, "pyarrow": pl.from_arrow}.get(
-        type(frame).__module__.partition(".")[0]
-    )
-    fix = "give a Polars or pandas DataFrame or a pyarrow Table, with ids of one type a column"
+def as_polars(frame: Any) -> pl.DataFrame:
+    """A pandas or Polars frame, an Arrow table or any other object with Arrow's interface, as a Polars frame."""
+    convert = {"polars": _collected, "pandas": pl.from_pandas}.get(type(frame).__module__.partition(".")[0])
+    if convert is None and hasattr(frame, "__arrow_c_stream__"):
+        convert = pl.from_arrow
+    fix = "give a pandas or Polars frame, an Arrow table, a SciPy matrix or a file, with ids of one type in a column"
     try:
         table = convert(frame) if convert else None
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError) as error:

@@ -24,7 +24,7 @@ from hmlet.reproduction.plan import Planned
 from hmlet.reproduction.records import Record, Records, one_dataset
 from hmlet.reproduction.sheets import MISSING, Links, Sheet, Value, number
 from hmlet.reproduction.tables import Row
-from hmlet.system.progress import Progress, hidden
+from hmlet.system.progress import Progress, hidden, watching
 from hmlet.training.trainer import Interrupted
 
 __all__ = [
@@ -118,7 +118,7 @@ def board(
     packed: Path | str | None = None,
     device: str = "auto",
     keep: bool = False,
-    progress: Progress = hidden,
+    progress: Progress | bool = True,
 ) -> Board:
     """Train our arms on a benchmark's public split and set them beside the published rows: `hmlet board`.
 
@@ -129,6 +129,7 @@ def board(
     on that, to choose between them; the test part is left out. Recorded runs in `out` are not trained again. `seeds`
     caps those of each arm, `minutes` starts no run that would not end in that time.
     """
+    progress = watching(progress)
     whole = load_distinct(data, progress)
     chosen = load_arms(whole.name, None if file is None else Path(file), arms)
     split = selection_split(whole) if selection else board_split(whole)
