@@ -43,7 +43,10 @@ COMMANDS = {
     "finish": "{unfinished}",
     "leaderboard": "debian --out board",
     "models": "",
+    "package": "{run} --out packed",
     "plan": "debian --model hmlet-end",
+    "pull": "nobody/nothing --out pulled",
+    "push": "{run} nobody/nothing",
     "recommend": "{run} --user u1",
     "report": "{run} --out report.html",
     "reproduce": "--dataset debian --seeds 1 --out results",
@@ -52,6 +55,7 @@ COMMANDS = {
     "train": "debian --model hmlet-end --out run",
     "try": "{rows} --out tried",
     "tune": "debian --model lightgcn --out tuned --trials 3",
+    "update": "{run} {rows} --user u --item i",
 }
 
 

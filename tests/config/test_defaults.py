@@ -29,6 +29,7 @@ HMLET = {
     "gate_warmup": 0,
     "temperature": "text",
     "temperature_speed": 1.0,
+    "temperature_from": None,
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("hmlet-end", "hmlet-all", "hmlet-front", "hmlet-middle"), HMLET),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_weights_of_duplicates_add_up_and_survive_a_save(tmp_path: Path) -> None
             Dataset.from_frame(pl.DataFrame({"user": [1], "item": [2], "plays": [bad]}), weight="plays")
 
 
-@pytest.mark.parametrize("sampler", [PairSampler, TripletSampler])
+@pytest.mark.parametrize("sampler", [partial(PairSampler, positives=1, others=0), TripletSampler])
 def test_a_draw_by_weight_has_the_weights_as_frequencies(sampler: Any) -> None:
     train = Csr(np.array([0, 2, 4, 7]), np.array([0, 1, 1, 2, 0, 1, 2], np.int32), np.float32([1, 3, 2, 2, 9, 9, 9]))
     batch = sampler(train, 3, draw="weight").sample(40_000, torch.Generator().manual_seed(1))

@@ -261,6 +261,7 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
 def test_a_space_around_the_token_of_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Settings] = []
     monkeypatch.setattr("hmlet.serving.server.serve", lambda path, opener, settings, listening: given.append(settings))
+    monkeypatch.setattr("hmlet.api.Run.open", lambda path, data=None: path)  # which the command opens first
     monkeypatch.setenv("HMLET_TOKEN", "open sesame \n")
     assert main(["serve", "run"]) == 0
     assert [settings.token for settings in given] == ["open sesame"]
@@ -355,8 +356,8 @@ def test_a_large_answer_is_computed_as_it_is_read(runs: Path) -> None:
 def test_a_large_answer_that_fails_on_the_way_is_cut_off(runs: Path) -> None:
     with client_of(runs / "first", Settings()) as client:
         served: Served = client.service.current  # type: ignore[attr-defined]
-        answers = iter([served.recommend(["gimp"], 1000)])
-        served.recommend = lambda *_: next(answers)  # type: ignore[method-assign]
+        sound, answers = served.recommend, iter([served.recommend(["gimp"], 1000)])
+        served.recommend = lambda users, k: next(answers) if k == 1000 else sound(users, k)  # type: ignore[method-assign]
         answer = client.post("/v1/recommend", json={"users": ["gimp"] * 2, "k": 1000})
         assert answer.status_code == 200
         with pytest.raises(ValueError, match="Expecting"):

@@ -68,6 +68,6 @@ def test_every_option_refuses_a_pipe_and_a_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hmlet.api.Run.open", lambda path: None)  # which the command opens first
+    monkeypatch.setattr("hmlet.api.Run.open", lambda path, data=None: None)  # which the command opens first
     assert main(OPTIONS[option](str(made(tmp_path, kind)))) == 2
     assert "is not a regular file" in capsys.readouterr().err

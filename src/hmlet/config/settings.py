@@ -41,6 +41,7 @@ class Settings(TypedDict, total=False):
     edge_dropout: float
     validate_every: int
     patience: int
+    stop_after: int | None
     checkpoint_seconds: float
     precision: Literal["float32", "bfloat16"]
     optimizer_state: Literal["float32", "bfloat16"]
@@ -66,6 +67,7 @@ class Settings(TypedDict, total=False):
     gate_warmup: int
     temperature: Literal["formula", "text", "authors"]
     temperature_speed: float
+    temperature_from: int | None
     transform: bool
     message_dropout: float
     hidden_dropout: float
