@@ -13,14 +13,15 @@ from hmlet.errors import ConfigError, HmletError, MissingExtra, RunError
 from hmlet.packaging.folder import RUN, package, under_temporary_name
 from hmlet.recommend.recommender import Recommender
 from hmlet.runs.record import RECORD
+from hmlet.system.files import unfinished
 from hmlet.system.spelling import call, option
 
 
 def push(run: Recommender, repository: str, *, private: bool = True, token: str | None = None) -> str:
     """Upload a run's package in one commit, and return the commit's address. The repository is created if it is new."""
     library = _library()
-    with tempfile.TemporaryDirectory() as place, _explained(repository):
-        folder = package(run, Path(place) / "package")
+    with unfinished(Path(tempfile.mkdtemp(prefix="hmlet-"))) as place, _explained(repository):
+        folder = package(run, place / "package")
         api = library.HfApi(token=token, library_name="hmlet")
         api.create_repo(repository, private=private, exist_ok=True)
         files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
