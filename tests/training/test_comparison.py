@@ -96,7 +96,7 @@ def test_small_data_is_compared_by_whole_trainings_and_large_data_by_a_quarter(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {"bpr": 10.0, "softmax": 30.0, "multinomial": 1000.0}
-    monkeypatch.setattr(comparison, "_nominal_seconds", lambda recipe, *rest: seconds[recipe.train.loss])
+    monkeypatch.setattr(comparison, "nominal_training_seconds", lambda recipe, *rest: seconds[recipe.train.loss])
     recipes = [recipe(loss) for loss in seconds]
     assert comparison.shares(data, recipes, "cpu") == [1.0, 0.5, 0.25]
     assert comparison.shares(data, recipes, "cuda") == [0.25, 0.25, 0.25]
@@ -121,7 +121,7 @@ def test_the_time_of_the_comparison_is_told(data: Dataset, monkeypatch: pytest.M
     monkeypatch.setattr(GradientSteps, "take", take)
     monkeypatch.setattr(time, "monotonic", clock)
     monkeypatch.setattr(comparison, "Forecast", partial(Forecast, clock=clock))
-    monkeypatch.setattr(comparison, "_nominal_seconds", lambda *rest: 1.0)
+    monkeypatch.setattr(comparison, "nominal_training_seconds", lambda *rest: 1.0)
     monkeypatch.setattr(comparison, "saving_seconds", lambda learner: 0.0)
     told: list[tuple[float, float]] = []
     longer = ["train.epochs=32", "train.batch_size=240"]

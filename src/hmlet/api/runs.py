@@ -66,7 +66,7 @@ def evaluate(
     lists give an evaluation each.
     """
     with working_threads(), watching(progress)(f"evaluating {_path(run)}") as advance:
-        opened = _open(run)
+        opened = open_run(run)
         if isinstance(k, int):
             return opened.evaluate(split, mask, k, advance)
         return opened.evaluate(split, mask, k=k, advance=advance)
@@ -85,7 +85,7 @@ def compare(
     from hmlet.runs.comparison import compare_runs
 
     with watching(progress)("evaluating") as advance:
-        return compare_runs([_open(run) for run in runs], split, mask, k, advance)
+        return compare_runs([open_run(run) for run in runs], split, mask, k, advance)
 
 
 def analyze(
@@ -164,7 +164,7 @@ def export(
     Processes that torchrun started share the work; `ranks` are those of a group already joined.
     """
     with joined(ranks) as group, working_threads(), watching(progress)("exporting") as advance:
-        opened = _open(run)
+        opened = open_run(run)
         chosen = None if users is None else opened.data.users.indices(users).astype(np.int64)
         return write_lists(opened, out, k, chosen, mask, opened.allowed(allow, deny), advance, group)
 
@@ -252,11 +252,12 @@ def _path(run: Run | Path | str) -> Path:
     return run.directory.path if isinstance(run, Run) else Path(run)
 
 
-def _open(run: Run | Path | str) -> Run:
+def open_run(run: Run | Path | str) -> Run:
+    """A run as it is, or the finished run in a directory."""
     return run if isinstance(run, Run) else Run.open(run)
 
 
 def _open_all(runs: Sequence[Run | Path | str]) -> list[Run]:
     if not runs:
         raise ConfigError("there is no run to look at", "name at least one")
-    return [_open(run) for run in runs]
+    return [open_run(run) for run in runs]

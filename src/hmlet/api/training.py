@@ -178,7 +178,7 @@ def fit(
     calls = [*callbacks, *([] if tensorboard is None else [TensorBoard(tensorboard)])]
     with (
         joined(ranks) as group,
-        _threads(choose_device(device, group), threads, chosen, begun),
+        training_threads(choose_device(device, group), threads, chosen, begun),
         telling(calls, dataset, Path(out), first=group.rank == 0) as told,
         progress(f"training {chosen.model.name}") as advance,
     ):
@@ -259,7 +259,7 @@ def tune(
     if space is None or isinstance(space, str | Path):
         space = load_space(None if space is None else Path(space), name, preset, chosen.train.loss)
     dataset = _load(source, progress)
-    with _threads(choose_device(device), None, chosen), progress(f"tuning {name}") as advance:
+    with training_threads(choose_device(device), None, chosen), progress(f"tuning {name}") as advance:
 
         def tell(records: Sequence[TrialRecord]) -> None:
             ended, best = sum(record.ended for record in records), best_trial(records)
@@ -331,7 +331,7 @@ def _sizes(data: Dataset | Path | str | None, users: float | None, items: float 
     return sizes
 
 
-def _threads(
+def training_threads(
     device: torch.device, threads: int | None, recipe: Recipe, begun: RunDirectory | None = None
 ) -> AbstractContextManager[None]:
     """The CPU threads of a training. A resumed one takes as many as before, because sums depend on the number."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from hmlet import packaging
-from hmlet.api.runs import Run
+from hmlet.api.runs import Run, open_run
+from hmlet.api.training import training_threads
 from hmlet.data import Columns
 from hmlet.data.dialect import Dialect
 from hmlet.data.extension import Added, extended, new_interactions
 from hmlet.packaging import hub
 from hmlet.runs.record import RECORD
 from hmlet.system.progress import Advance, Progress, watching
-from hmlet.system.threads import working_threads
 from hmlet.training import refitting, updating
 from hmlet.training.loop import choose_device
 from hmlet.training.trainer import EpochEvent, Listener
@@ -49,7 +48,7 @@ def update(
     are left out. The old run stays; `out` is by default the first free of RUN-2, RUN-3 and so on. A closed form is
     fitted again.
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = open_run(run)
     path = _next_to(opened.directory.path) if out is None else Path(out)
     with watching(progress)(f"reading {interactions}" if isinstance(interactions, str | Path) else "reading"):
         columns = Columns(user, item, rating, timestamp)
@@ -57,7 +56,10 @@ def update(
         read = new_interactions(interactions, opened.data, columns=columns, dialect=dialect, min_rating=min_rating)
         grown, added = extended(opened.data, read)
     log.info("%s", _told(added))
-    with _threads(device, threads, opened), watching(progress)(f"updating {opened.record.model}") as advance:
+    with (
+        training_threads(choose_device(device), threads, opened.recipe),
+        watching(progress)(f"updating {opened.record.model}") as advance,
+    ):
         trained = updating.update(
             opened.directory,
             grown,
@@ -89,9 +91,12 @@ def refit(
     The training, validation and test parts are all trained on. So the refit has no test figures, and its record has
     those of the run.
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = open_run(run)
     test = opened.evaluate().metrics if opened.data.count("test") else None
-    with _threads(device, threads, opened), watching(progress)(f"refitting {opened.record.model}") as advance:
+    with (
+        training_threads(choose_device(device), threads, opened.recipe),
+        watching(progress)(f"refitting {opened.record.model}") as advance,
+    ):
         trained = refitting.refit(
             opened.directory,
             opened.data,
@@ -115,7 +120,7 @@ def package(
     It has the run with its data, a model card, a Dockerfile, a compose file and a Kubernetes manifest. `wheel` is a
     wheel of hmlet to include.
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = open_run(run)
     with watching(progress)(f"packaging {opened.directory.path}"):
         return packaging.package(opened, Path(out), wheel=None if wheel is None else Path(wheel))
 
@@ -135,7 +140,7 @@ def push(
     A repository that does not exist is created, `private` unless told otherwise. `token` is by default what
     huggingface_hub finds: HF_TOKEN, or a login.
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = open_run(run)
     with watching(progress)(f"uploading to {repository}"):
         return hub.push(opened, repository, private=private, token=token)
 
@@ -170,12 +175,6 @@ def _told(added: Added) -> str:
     """An extension in words."""
     known = f"; {added.known:,} were known already" if added.known else ""
     return f"{added.interactions:,} new interactions, {added.users:,} new users, {added.items:,} new items{known}"
-
-
-def _threads(device: str, threads: int | None, run: Run) -> AbstractContextManager[None]:
-    if threads is None and choose_device(device).type == "cuda":
-        return nullcontext()
-    return working_threads(threads, measured=not run.recipe.train.deterministic)
 
 
 def _showing(advance: Advance) -> Listener:

@@ -27,7 +27,6 @@ from hmlet.data.catalog import known_name
 from hmlet.data.inputs import DataLike, as_dataset
 from hmlet.data.record import is_prepared, read_record
 from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError, TooLittleTime
-from hmlet.losses import LOSSES
 from hmlet.models import FLOOR, MODELS, QUICK
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import FinishedRun
@@ -39,7 +38,7 @@ from hmlet.system.progress import Advance, Progress, watching
 from hmlet.system.spelling import option
 from hmlet.system.threads import working_threads
 from hmlet.system.units import duration
-from hmlet.training.floor import nominal_seconds
+from hmlet.training.floor import nominal_training_seconds
 from hmlet.training.loop import choose_device, fit
 from hmlet.training.planning import Sizes
 from hmlet.training.trainer import EpochEvent, Interrupted, StopTraining
@@ -124,10 +123,7 @@ def estimated_seconds(recipe: Recipe, sizes: Sizes, device: str) -> float:
     """A rough time of a training, which orders the models and is corrected by the first runs; 0 of a solved model."""
     if recipe.model.solved:
         return 0.0
-    train = recipe.train
-    step = nominal_seconds(recipe, sizes.users, sizes.items, sizes.edges, device)
-    entries = sizes.users if LOSSES[train.loss].counts_users else sizes.edges
-    return step * train.epochs * math.ceil(entries / train.batch_size)
+    return nominal_training_seconds(recipe, sizes.users, sizes.items, sizes.edges, device)
 
 
 class _Contest:

@@ -102,7 +102,7 @@ def _allow_many_connections() -> None:
 
 
 def _log_to(handler: logging.Handler) -> None:
-    """Log structured lines of ours and of uvicorn, and nothing else."""
+    """Log our own structured lines and uvicorn's, and nothing else."""
     for name in ("hmlet.serving", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

@@ -22,7 +22,7 @@ from hmlet.errors import ConfigError, HmletError
 from hmlet.system.units import readable
 
 SMALL_TEXT = 1 << 20  # bytes: more than any recipe or token needs
-MOST_RECORD = 16 << 20  # bytes of a record or a recipe of ours
+MOST_RECORD = 16 << 20  # bytes of a record or a recipe
 MOST_METRICS = 64 << 20  # bytes of metrics.jsonl, which has a line per epoch
 DEEPEST = 32  # JSON values inside each other; hmlet writes at most eight
 # What is compressed may grow to 200 times its size (interaction files reach 10 to 30), and to 64 MiB in any case.

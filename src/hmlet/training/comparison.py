@@ -12,16 +12,15 @@ import torch
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.losses import build_loss
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.floor import nominal_seconds
+from hmlet.training.floor import nominal_training_seconds
 from hmlet.training.forecast import FORETOLD_AFTER, LONG, WARM_UP, Forecast, rehearse, saving_seconds, shortened
 from hmlet.training.learner import Learner
 from hmlet.training.steps import deterministic
+from hmlet.training.trainer import SELECTION
 
 SHARE = 0.25  # of the epochs, which a short training has at least, on the whole schedule
 WORTH = {"cpu": 15.0, "cuda": 2.0}  # seconds that a short training is worth: small data is compared by whole trainings
-SELECTION = "ndcg"
 Told = Callable[[float, float], None]
 """What is told once how long the comparison takes, and a whole training by the first recipe."""
 
@@ -35,7 +34,7 @@ class Compared(NamedTuple):
 
 def shares(data: Dataset, recipes: Sequence[Recipe], device: str) -> list[float]:
     """Which part of its epochs each recipe is compared by."""
-    return [min(1.0, max(SHARE, WORTH[device] / _nominal_seconds(recipe, data, device))) for recipe in recipes]
+    return [min(1.0, max(SHARE, WORTH[device] / whole)) for whole in _seconds(data, recipes, device)]
 
 
 def compare(
@@ -47,7 +46,7 @@ def compare(
     told: Told | None = None,
 ) -> list[Compared]:
     """Every recipe after a part of its training, the best first; of equals, the one that came first."""
-    seconds = [_nominal_seconds(recipe, data, device.type) for recipe in recipes]
+    seconds = _seconds(data, recipes, device.type)
     comparing = sum(map(mul, seconds, parts)) / seconds[0]  # in whole trainings by the first recipe
 
     def tell(whole: float) -> None:
@@ -93,8 +92,6 @@ def _after_short_training(
     return evaluation.metrics[SELECTION]
 
 
-def _nominal_seconds(recipe: Recipe, data: Dataset, device: str) -> float:
-    """About what a whole training takes on a common device, to compare recipes by."""
-    step = nominal_seconds(recipe, data.n_users, data.n_items, data.count("train"), device)
-    per_epoch = build_loss(recipe.train.loss, recipe.loss).steps(data.csr("train"), recipe.train.batch_size)
-    return step * recipe.train.epochs * per_epoch
+def _seconds(data: Dataset, recipes: Sequence[Recipe], device: str) -> list[float]:
+    sizes = data.n_users, data.n_items, data.count("train")
+    return [nominal_training_seconds(recipe, *sizes, device) for recipe in recipes]

@@ -20,6 +20,7 @@ What a model does beyond products with Â it counts itself (`ModelConfig.work`),
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -33,7 +34,7 @@ from torch import Tensor
 from hmlet.config import Recipe
 from hmlet.graph.kernels import build_operator
 from hmlet.graph.work import FLOAT, INDEX, INVERSE, Part, Rates
-from hmlet.losses import build_loss
+from hmlet.losses import LOSSES, build_loss
 
 COPY_BYTES = {"cuda": 1 << 28, "cpu": 1 << 27}  # far beyond the caches where there is time for it
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows of the square product that shows the rate of multiplication
@@ -53,6 +54,14 @@ def nominal_seconds(
     storage = 2 if device == "cuda" and recipe.train.precision == "bfloat16" else FLOAT
     parts = step_parts(recipe, n_users, n_items, n_edges, storage, resting)
     return sum(part.seconds(NOMINAL[device]) for part in parts)
+
+
+def nominal_training_seconds(recipe: Recipe, n_users: int, n_items: int, n_edges: int, device: str) -> float:
+    """About what all steps of a training take on a common device: for what compares trainings."""
+    train = recipe.train
+    entries = n_users if LOSSES[train.loss].counts_users else n_edges
+    step = nominal_seconds(recipe, n_users, n_items, n_edges, device)
+    return step * train.epochs * math.ceil(entries / train.batch_size)
 
 
 def solving_seconds(
