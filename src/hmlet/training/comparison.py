@@ -1,13 +1,19 @@
-"""Which of several losses to train with: a short training by each, compared on the validation part."""
+"""Which of several losses to train with: a short training by each, compared on the validation part.
+
+The best validation NDCG@20 wins. Where the users of the validation part are too few to tell two losses apart, the one
+that trains faster wins.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from operator import mul
+from operator import itemgetter, mul
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from hmlet.config import Recipe
@@ -21,15 +27,18 @@ from hmlet.training.trainer import SELECTION
 
 SHARE = 0.25  # of the epochs, which a short training has at least, on the whole schedule
 WORTH = {"cpu": 15.0, "cuda": 2.0}  # seconds that a short training is worth: small data is compared by whole trainings
+LOOKS = 5  # validations of a short training, whose best one counts: a training keeps its best epoch, not its last
+PerUser = npt.NDArray[np.float64]
 Told = Callable[[float, float], None]
 """What is told once how long the comparison takes, and a whole training by the first recipe."""
 
 
 class Compared(NamedTuple):
-    """A recipe, and the validation NDCG@20 of a short training by it."""
+    """A recipe, and the validation NDCG@20 of the best epoch of a short training by it."""
 
     recipe: Recipe
     ndcg: float
+    ndcg_U: PerUser  # of every user with something to find
 
 
 def shares(data: Dataset, recipes: Sequence[Recipe], device: str) -> list[float]:
@@ -45,7 +54,7 @@ def compare(
     ranks: Ranks = ALONE,
     told: Told | None = None,
 ) -> list[Compared]:
-    """Every recipe after a part of its training, the best first; of equals, the one that came first."""
+    """Every recipe after a part of its training, the one to go on with first, the others by their worth."""
     seconds = _seconds(data, recipes, device.type)
     comparing = sum(map(mul, seconds, parts)) / seconds[0]  # in whole trainings by the first recipe
 
@@ -54,10 +63,19 @@ def compare(
             told(whole * comparing, whole)
 
     found = [
-        Compared(recipe, _after_short_training(data, recipe, part, device, ranks, None if at else tell))
+        _after_short_training(data, recipe, part, device, ranks, None if at else tell)
         for at, (recipe, part) in enumerate(zip(recipes, parts, strict=True))
     ]
-    return sorted(found, key=lambda each: -each.ndcg)
+    best = max(found, key=lambda each: each.ndcg)
+    equal = [(whole, each) for whole, each in zip(seconds, found, strict=True) if _as_good(each, best)]
+    chosen = min(equal, key=itemgetter(0))[1]
+    return sorted(found, key=lambda each: (each is not chosen, -each.ndcg))
+
+
+def _as_good(other: Compared, best: Compared) -> bool:
+    """Whether validation cannot tell two apart: they differ by no more than a standard error over the users."""
+    less_U = best.ndcg_U - other.ndcg_U
+    return bool(less_U.mean() <= less_U.std() / math.sqrt(len(less_U)))
 
 
 def _after_short_training(
@@ -67,9 +85,11 @@ def _after_short_training(
     device: torch.device,
     ranks: Ranks,
     told: Callable[[float], None] | None,
-) -> float:
-    """Validation NDCG@20 at its end. `told` is told after a few seconds how long a whole training would take."""
+) -> Compared:
+    """The best epoch of a short training. `told` is told after a few seconds how long a whole training would take."""
     epochs = math.ceil(part * recipe.train.epochs)
+    looks = {math.ceil(epochs * look / LOOKS) for look in range(1, LOOKS + 1)}
+    best = Compared(recipe, -1.0, np.empty(0))
     began = time.monotonic()
     with deterministic(recipe.train.deterministic):
         learner = Learner(data, shortened(recipe, epochs), device, ranks=ranks)
@@ -77,19 +97,31 @@ def _after_short_training(
         learner.model.train()
         per_epoch = learner.steps.per_epoch
         forecast = Forecast(recipe, per_epoch, 0, saving_seconds(learner))
-        for step in range(epochs * per_epoch):
-            learner.steps.take(step, step // per_epoch)
+        for taken in range(1, epochs * per_epoch + 1):
+            learner.steps.take(taken - 1, (taken - 1) // per_epoch)
             late = time.monotonic() - began > FORETOLD_AFTER
-            if step + 1 == WARM_UP or (late and told is not None and step + 1 > WARM_UP):
+            if taken == WARM_UP or (late and told is not None and taken > WARM_UP):
                 learner.synchronize()
-                forecast.stretch(step + 1)
+                forecast.stretch(taken)
             if late and told is not None and forecast.warm:
                 if forecast.left() > LONG and ranks.size == 1:
                     rehearse(learner, forecast)
                 told(time.monotonic() - began + forecast.left())
                 told = None
-        evaluation, _ = learner.evaluate(epochs)
-    return evaluation.metrics[SELECTION]
+            epoch, rest = divmod(taken, per_epoch)
+            if rest == 0 and epoch in looks:
+                learner.synchronize()
+                forecast.stretch(taken)
+                ndcg_U = _validated(learner, epoch, forecast)
+                best = max(best, Compared(recipe, float(ndcg_U.mean()), ndcg_U), key=lambda each: each.ndcg)
+    return best
+
+
+def _validated(learner: Learner, epoch: int, forecast: Forecast) -> PerUser:
+    began = time.monotonic()
+    evaluation, _ = learner.evaluate(epoch)
+    forecast.validated(time.monotonic() - began)
+    return evaluation.per_user[SELECTION]
 
 
 def _seconds(data: Dataset, recipes: Sequence[Recipe], device: str) -> list[float]:

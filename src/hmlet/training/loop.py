@@ -190,7 +190,7 @@ def _possible(data: Dataset, recipes: Sequence[Recipe], device: torch.device, ra
 def _best(
     data: Dataset, recipes: Sequence[Recipe], parts: Sequence[float], device: torch.device, ranks: Ranks, tell: Tell
 ) -> tuple[Recipe, Mapping[str, float] | None]:
-    """The only recipe, or the best of several after a short training by each, with what these gave by loss."""
+    """The only recipe, or the one that short trainings by several speak for, with what these gave by loss."""
     if len(recipes) == 1:
         return recipes[0], None
     losses = " and ".join(each.train.loss for each in recipes)
@@ -202,11 +202,11 @@ def _best(
 
     compared = compare(data, recipes, parts, device, ranks, told)
     worths = {each.recipe.train.loss: each.ndcg for each in compared}
-    best = compared[0].recipe
-    tell(
-        f"NDCG@20: {', '.join(f'{loss} {ndcg:.4f}' for loss, ndcg in worths.items())}; going on with {best.train.loss}"
-    )
-    return best, worths
+    chosen = compared[0]
+    why = "" if chosen.ndcg == max(worths.values()) else ", which is as good within the error and trains faster"
+    reached = ", ".join(f"{loss} {ndcg:.4f}" for loss, ndcg in worths.items())
+    tell(f"NDCG@20: {reached}; going on with {chosen.recipe.train.loss}{why}")
+    return chosen.recipe, worths
 
 
 def _fitted_in(
