@@ -151,7 +151,8 @@ async def closed_loop(port: int, clients: int, seconds: float, users: list[Any],
     async def ask(at: int) -> None:
         nonlocal answered
         while time.perf_counter() < end:
-            answered += await client.send(requests[at % len(requests)]) == 200
+            status = await client.send(requests[at % len(requests)])
+            answered += status == 200  # not in one line: it would add to the count of before the wait
             at += clients
 
     await asyncio.gather(*(ask(at) for at in range(clients)))
