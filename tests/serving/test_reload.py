@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hmlet.api import Run
 from hmlet.runs.directory import RunDirectory
+from hmlet.serving.schemas import Arm
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Limits, Settings
 from hmlet.serving.state import Served
@@ -156,10 +157,10 @@ def test_a_second_reload_is_refused_while_one_runs(client: TestClient, runs: Pat
     service: Service = client.service  # type: ignore[attr-defined]
     entered, leave, load = threading.Event(), threading.Event(), service.shelf.load
 
-    def slow(path: Path | None = None) -> Served:
+    def slow(path: Path | None, arm: Arm) -> Served:
         entered.set()
         leave.wait(10)
-        return load(path)
+        return load(path, arm)
 
     service.shelf.load = slow  # type: ignore[method-assign]
     first = threading.Thread(target=client.post, args=("/v1/reload",), kwargs={"json": {"run": "second"}})
@@ -177,9 +178,9 @@ def test_a_run_that_loads_too_slowly_is_never_served(runs: Path) -> None:
         service: Service = client.service  # type: ignore[attr-defined]
         before, leave, load = service.current, threading.Event(), service.shelf.load
 
-        def slow(path: Path | None = None) -> Served:
+        def slow(path: Path | None, arm: Arm) -> Served:
             leave.wait(10)
-            return load(path)
+            return load(path, arm)
 
         service.shelf.load = slow  # type: ignore[method-assign]
         answer = client.post("/v1/reload", json={"run": "second"})

@@ -180,7 +180,7 @@ class Service:
         the thread is free.
         """
         if arm not in self.shelf.runs:
-            raise Refusal(422, f"this service has no arm {arm}", f"start it with {option('ab')}")
+            raise Refusal(409, f"this service has no arm {arm}", f"start it with {option('ab')}")
         if self._loading.locked():
             raise overloaded("another run is being loaded")
         async with self._loading:
