@@ -18,7 +18,7 @@ class Limits:
 
     body_bytes: int = 1 << 20
     pairs: int = 100_000  # users × k: some 6 MB of JSON
-    in_flight: int = 64  # ordinary requests that wait or compute; the next one is shed with 503
+    in_flight: int = 32  # ordinary requests that wait or compute; the next one is shed with 503, before it is parsed
     large: int = 256  # calls for many users or the gate map that wait for the first part of their answer, likewise
     seconds: float = 10.0  # to receive the headers, to receive the body, to compute, and for the client to read a part
     answer_seconds: float = 60.0  # for the client to read an answer that the system does not take at once
