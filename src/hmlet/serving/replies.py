@@ -30,12 +30,16 @@ def origin(*served: Served) -> dict[str, str]:
 
 
 def listed(name: str, warnings: Sequence[str], blocks: Iterator[Sequence[JsonObject]]) -> Iterator[bytes]:
-    """An answer with scored lists under a name, and its warnings, as parts of JSON: one for each block."""
-    before, rows = b'{"%s":[' % name.encode(), next(blocks, [])
-    for following in blocks:
+    """An answer with scored lists under a name, and its warnings, as parts of JSON.
+
+    A block is computed when its part is asked for, and the end has a part of its own: nothing looks ahead.
+    """
+    before = b'{"%s":[' % name.encode()
+    for rows in blocks:
         yield before + _encoded(rows)  # in no variable: it would stay
-        before, rows = b",", following
-    yield before + _encoded(rows) + b'],"warnings":' + to_json(warnings) + b"}"
+        before = b","
+    opened = b"" if before == b"," else before
+    yield opened + b'],"warnings":' + to_json(warnings) + b"}"
 
 
 def _encoded(lists: Sequence[JsonObject]) -> bytes:
