@@ -66,14 +66,14 @@ def check(place: Path, epochs: int) -> dict[str, Any]:
     installed = time.perf_counter() - began
     (entry,) = re.findall(r"^ENTRYPOINT (.*)$", docker, re.MULTILINE)
     with _served(json.loads(entry), folder, environment) as (address, ready):
-        probes = {path: _get(address, path, {"Host": host}) for path, host in _probes(folder)}
+        probes = {path: _get(address, path, {"Host": "10.0.0.1:8000"}) for path in _probes(folder)}  # as a kubelet asks
         found = _get(
             address,
             "/v1/recommend",
             {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
             json.dumps({"users": users, "k": 5}).encode(),
         )
-    if found != expected:
+    if found["recommendations"] != expected:
         raise AssertionError(f"{found} instead of {expected}")
     origin = _output("import hmlet; print(hmlet.__file__)", place, environment)
     assert Path(origin).is_relative_to(environment)
@@ -147,11 +147,9 @@ def _served(entry: list[str], folder: Path, environment: Path) -> Iterator[tuple
         process.communicate(timeout=30)
 
 
-def _probes(folder: Path) -> list[tuple[str, str]]:
-    """Path and host of every probe in the manifest."""
-    text = (folder / "kubernetes.yaml").read_text(encoding="utf-8")
-    paths, hosts = re.findall(r"path: (\S+)", text), re.findall(r"name: Host\n +value: (\S+)", text)
-    return list(zip(paths, hosts, strict=True))
+def _probes(folder: Path) -> list[str]:
+    """The path of every probe in the manifest."""
+    return re.findall(r"path: (\S+)", (folder / "kubernetes.yaml").read_text(encoding="utf-8"))
 
 
 def _get(address: str, path: str, headers: dict[str, str], body: bytes | None = None) -> Any:

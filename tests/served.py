@@ -32,7 +32,8 @@ def train(out: Path, seed: int = 1) -> Run:
 
 @contextmanager
 def client_of(path: Path, settings: Settings) -> Iterator[TestClient]:
-    service = Service(Shelf(Run.open, path, approximate=settings.approximate), settings)
+    shelf = Shelf(Run.open, path, approximate=settings.approximate, other=settings.ab, share=settings.share or 0.0)
+    service = Service(shelf, settings)
     app: Any = create_app(service)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         client.service = service  # type: ignore[attr-defined]

@@ -166,6 +166,8 @@ def endpoints(place: Path, base: Path) -> Iterator[str]:
         answers += [client.get(path) for path in PATHS]
         answers.append(client.post("/v1/recommend", json={"users": ["u1", "u2"], "k": 3}))
         answers.append(client.post("/v1/recommend", json={"items": ["i1", "i3"], "k": 3}))
+        answers.append(client.post("/v1/recommend", json={"users": ["u1"], "deny": ["i3"], "on_unknown": "skip"}))
+        answers.append(client.post("/v1/similar", json={"items": ["i1", "i3"], "k": 3}))
         answers.append(client.post("/v1/explain", json={"user": "u1", "item": "i3"}))
         for answer in answers:
             if answer.status_code >= 500:

@@ -57,6 +57,7 @@ def test_the_service_keeps_to_its_description_for_long(schema: Any) -> None:
 def test_the_examples_of_bodies_are_answered(client: TestClient) -> None:
     components = client.get("/openapi.json").json()["components"]["schemas"]
     paths = {"ForUsers": "/v1/recommend", "ForNewcomer": "/v1/recommend", "Explain": "/v1/explain"}
+    paths["Similar"] = "/v1/similar"
     for name, path in paths.items():
         (example,) = components[name]["examples"]
         assert client.post(path, json=example).status_code == 200

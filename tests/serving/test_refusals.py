@@ -59,6 +59,12 @@ JSON = {"content-type": "application/json"}
         (b'{"users": ["nobody of this name"]}', 404, "nobody"),
         (b'{"users": [-1]}', 404, "-1"),
         (b'{"items": ["nothing of this name"]}', 404, "nothing"),
+        (b'{"users": ["gimp"], "deny": ["nothing of this name"]}', 404, "nothing"),
+        (b'{"items": ["libc6"], "allow": ["nothing of this name"]}', 404, "nothing"),
+        (b'{"users": ["gimp"], "allow": "libc6"}', 422, "list"),
+        (b'{"users": ["gimp"], "deny": [null]}', 422, "deny.0"),
+        (b'{"users": ["gimp"], "on_unknown": "ignore"}', 422, "on_unknown"),
+        (json.dumps({"users": ["gimp"], "deny": ["x"] * 10_001}).encode(), 422, "10000"),
         (json.dumps({"users": ["gimp"] * 1001}).encode(), 422, "1000"),
         (json.dumps({"users": ["gimp"] * 10_000}).encode(), 422, "1000"),
         (json.dumps({"users": ["gimp"] * 1000, "k": 101}).encode(), 413, "recommendations"),
@@ -120,12 +126,32 @@ def test_a_body_of_unknown_length_is_cut_off(client: TestClient) -> None:
         ("GET", "/v1/overview?limit=10001", 422, "invalid"),
         ("GET", "/../pyproject.toml", 404, "not-found"),
         ("GET", "/app.py", 404, "not-found"),
-        ("GET", "/docs", 404, "not-found"),
+        ("GET", "/v1/users?offset=-1", 422, "invalid"),
+        ("GET", "/v1/items?limit=1001", 422, "invalid"),
+        ("GET", "/redoc", 404, "not-found"),
     ],
 )
 def test_a_bad_request_is_refused(client: TestClient, method: str, path: str, status: int, code: str) -> None:
     answer = client.request(method, path)
     assert (answer.status_code, error_of(answer)["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 422),
+        ({"items": []}, 422),
+        ({"items": ["libc6"], "k": 0}, 422),
+        ({"items": ["libc6"], "users": ["gimp"]}, 422),
+        ({"items": ["libc6"] * 1001}, 422),
+        ({"items": ["libc6"] * 1000, "k": 101}, 413),
+        ({"items": ["nothing of this name"]}, 404),
+    ],
+)
+def test_a_bad_similar_is_refused(client: TestClient, body: dict[str, Any], status: int) -> None:
+    answer = client.post("/v1/similar", json=body)
+    assert answer.status_code == status
+    error_of(answer)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +198,17 @@ def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000"])
 def test_loopback_names_are_let_in(client: TestClient, host: str) -> None:
-    assert client.get("/v1/health", headers={"host": host}).status_code == 200
+    assert client.get("/v1/model", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3:8000", "evil.example"])
+def test_probes_need_no_name_and_no_token_and_tell_nothing(locked: TestClient, host: str) -> None:
+    for path, status in (("/v1/health", "ok"), ("/v1/ready", "ready")):
+        answer = locked.get(path, headers={"host": host})
+        assert (answer.status_code, answer.json()) == (200, {"status": status})
+        assert "x-hmlet-run" not in answer.headers
+        for method, other in (("POST", path), ("GET", "/metrics"), ("GET", path + "/"), ("GET", "/v1/model")):
+            assert error_of(locked.request(method, other, headers={"host": host}))["code"] == "bad-host"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +242,7 @@ def test_our_own_page_is_let_in(client: TestClient) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/health", "/nowhere"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/v1/health", "/nowhere"])
 def test_every_answer_carries_the_security_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     assert headers["content-security-policy"].startswith("default-src 'self'")
@@ -235,7 +271,7 @@ def test_without_the_token_nothing_is_told(locked: TestClient, given: str | None
 
 def test_with_the_token_all_is_told(locked: TestClient) -> None:
     assert locked.get("/v1/model", headers={"authorization": "Bearer open-sesame"}).status_code == 200
-    for path in ("/", "/app.js", "/v1/health", "/v1/ready"):
+    for path in ("/", "/app.js", "/docs", "/docs.js", "/docs.css", "/v1/health", "/v1/ready"):
         assert locked.get(path).status_code == 200
 
 
@@ -357,7 +393,7 @@ def test_a_large_answer_that_fails_on_the_way_is_cut_off(runs: Path) -> None:
     with client_of(runs / "first", Settings()) as client:
         served: Served = client.service.current  # type: ignore[attr-defined]
         sound, answers = served.recommend, iter([served.recommend(["gimp"], 1000)])
-        served.recommend = lambda users, k: next(answers) if k == 1000 else sound(users, k)  # type: ignore[method-assign]
+        served.recommend = lambda users, k, _: next(answers) if k == 1000 else sound(users, k)  # type: ignore[method-assign]
         answer = client.post("/v1/recommend", json={"users": ["gimp"] * 2, "k": 1000})
         assert answer.status_code == 200
         with pytest.raises(ValueError, match="Expecting"):

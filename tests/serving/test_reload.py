@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hmlet.api import Run
 from hmlet.runs.directory import RunDirectory
+from hmlet.serving.schemas import Arm
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Limits, Settings
 from hmlet.serving.state import Served
@@ -44,7 +45,7 @@ def test_a_swap_under_load_drops_and_mixes_nothing(client: TestClient, runs: Pat
             answer = client.post("/v1/recommend", json={"users": USERS, "k": 20})
             run = answer.headers.get("x-hmlet-run", "")[-12:]
             seen.add(run)
-            if answer.status_code != 200 or answer.json() != expected[run]:
+            if answer.status_code != 200 or answer.json()["recommendations"] != expected[run]:
                 wrong.append((answer.status_code, run))
 
     askers = [threading.Thread(target=ask) for _ in range(4)]
@@ -77,7 +78,7 @@ def test_a_run_without_layers_is_served_all_the_same(tmp_path: Path) -> None:
     run = finished("hmlet-end", tmp_path / "run", "train.save_layers=false")
     with client_of(tmp_path / "run", Settings(reload_root=tmp_path)) as client:
         assert client.post("/v1/reload", json={"run": "run"}).status_code == 200
-        assert client.post("/v1/recommend", json={"users": ["u1"]}).json() == run.recommend(["u1"])
+        assert client.post("/v1/recommend", json={"users": ["u1"]}).json()["recommendations"] == run.recommend(["u1"])
         answer = client.post("/v1/recommend", json={"items": ["i1"]})
         assert (answer.status_code, error_of(answer)["code"]) == (422, "config")
 
@@ -156,10 +157,10 @@ def test_a_second_reload_is_refused_while_one_runs(client: TestClient, runs: Pat
     service: Service = client.service  # type: ignore[attr-defined]
     entered, leave, load = threading.Event(), threading.Event(), service.shelf.load
 
-    def slow(path: Path | None = None) -> Served:
+    def slow(path: Path | None, arm: Arm) -> Served:
         entered.set()
         leave.wait(10)
-        return load(path)
+        return load(path, arm)
 
     service.shelf.load = slow  # type: ignore[method-assign]
     first = threading.Thread(target=client.post, args=("/v1/reload",), kwargs={"json": {"run": "second"}})
@@ -177,9 +178,9 @@ def test_a_run_that_loads_too_slowly_is_never_served(runs: Path) -> None:
         service: Service = client.service  # type: ignore[attr-defined]
         before, leave, load = service.current, threading.Event(), service.shelf.load
 
-        def slow(path: Path | None = None) -> Served:
+        def slow(path: Path | None, arm: Arm) -> Served:
             leave.wait(10)
-            return load(path)
+            return load(path, arm)
 
         service.shelf.load = slow  # type: ignore[method-assign]
         answer = client.post("/v1/reload", json={"run": "second"})

@@ -31,6 +31,12 @@ def serve(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Search an index; GET /v1/model says how much it finds.")
     ] = False,
+    ab: Annotated[
+        Path | None, typer.Option(help="A second run directory, which answers a share of the users (A/B test).")
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="The share of users whom the second run answers; 0.5 if not given.")
+    ] = None,
 ) -> None:
     """Serve a run over HTTP, with the explorer page at /.
 
@@ -46,5 +52,7 @@ def serve(
         allow_hosts=allow_host or [],
         reload_root=reload_root,
         approximate=approximate,
+        ab=ab,
+        share=share,
         listening=lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"),
     )

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
-from pydantic_core import ErrorDetails, to_json
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 
 from hmlet.errors import HmletError
-from hmlet.recommend.answers import Recommendation
 from hmlet.serving import schemas
+from hmlet.serving.answering import add_answers
 from hmlet.serving.failures import BUG, Refusal, refusal, shape
 from hmlet.serving.guard import App, Guard
 from hmlet.serving.observe import Observe
+from hmlet.serving.replies import reply
 from hmlet.serving.service import Service
-from hmlet.serving.state import Served
 from hmlet.version import VERSION
 
 SHOWN_CHARACTERS = 60  # of a value that is wrong
-SMALL_USERS = 8  # more of them in one call, or more recommendations, and it waits with the large ones
-SMALL_PAIRS = 1000
-BLOCK_PAIRS = 1000  # of a large call, computed and sent at a time: some 60 KB of JSON
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-PUBLIC = frozenset({*PAGE_FILES, "/v1/health", "/v1/ready"})
-JsonObject = Mapping[str, object]
+REFERENCE_FILES = {
+    "/docs": ("docs.html", "text/html; charset=utf-8"),
+    "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
+    "/docs.css": ("docs.css", "text/css; charset=utf-8"),
+}
+PUBLIC = frozenset({*PAGE_FILES, *REFERENCE_FILES})  # static files that say nothing about the run
 Responses = dict[int | str, dict[str, object]]  # what FastAPI documents by status
 FAILURES: Responses = {
     status: {"model": schemas.Failure, "description": text}
@@ -59,7 +57,8 @@ REFUSED: Responses = {
     409: {"model": schemas.Failure, "description": "A run that cannot be loaded; the old one is still served"}
 }
 SearchText = Annotated[str, Query(max_length=schemas.QUERY_LENGTH)]
-Limit = Annotated[int, Query(ge=1, le=100)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Offset = Annotated[int, Query(ge=0, le=2**31)]
 
 
 def create_app(service: Service) -> App:
@@ -75,7 +74,7 @@ def create_app(service: Service) -> App:
         title="hmlet",
         version=VERSION,
         description='Recommendations of a finished run. Every error is `{"error": {"code", "message", "hint"}}`.',
-        docs_url=None,  # it would load scripts from the network
+        docs_url=None,  # FastAPI's page loads scripts from the network; ours is in reference/
         redoc_url=None,
         lifespan=lifespan,
         responses=FAILURES,
@@ -83,7 +82,7 @@ def create_app(service: Service) -> App:
     app.router.route_class = _Parsed
     _add_failures(app)
     _add_probes(app, service)
-    _add_answers(app, service)
+    add_answers(app, service)
     _add_looking(app, service)
     if service.settings.reload_root is not None:
         _add_reload(app, service, service.settings.reload_root.resolve())
@@ -103,39 +102,6 @@ class _Parsed(APIRoute):
             return await answer(request)
 
         return parsed
-
-
-def reply(value: BaseModel | JsonObject | Sequence[JsonObject], served: Served | None = None) -> Response:
-    """A JSON answer that says which run it came from."""
-    if isinstance(value, BaseModel):
-        content = value.model_dump_json(by_alias=True, exclude_unset=True).encode()
-    else:
-        content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    return Response(content, media_type="application/json", headers=_origin(served))
-
-
-def _origin(served: Served | None) -> dict[str, str]:
-    return {} if served is None else {"x-hmlet-run": served.name}
-
-
-def _blocks(served: Served, request: schemas.ForUsers) -> Iterator[bytes]:
-    """The recommendations of many users as JSON, a few users at a time."""
-    users, before = max(1, BLOCK_PAIRS // request.k), b"["
-    for start in range(0, len(request.users), users):
-        after = b"" if start + users < len(request.users) else b"]"
-        chosen = request.users[start : start + users]
-        yield before + _encoded(served.recommend(chosen, request.k)) + after  # in no variable: it would stay
-        before = b","
-
-
-def _encoded(answer: list[Recommendation]) -> bytes:
-    """Recommendations as JSON without the brackets of their list.
-
-    Pydantic's encoder takes a fifth of the time of Python's, during which no other thread runs; it would let NaN pass.
-    """
-    if not isfinite(sum(item["score"] for each in answer for item in each["items"])):
-        raise ValueError("a score is not finite")
-    return to_json(answer)[1:-1]
 
 
 def _add_failures(app: FastAPI) -> None:
@@ -182,13 +148,13 @@ def _add_probes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/ready", response_model=schemas.Health, tags=["operation"])
     async def ready() -> Response:
         """Whether a run is loaded. The service loads one before it listens, so this says no more than health does."""
-        return reply({"status": "ready"}, service.current)
+        return reply({"status": "ready"})
 
     @app.get("/v1/model", response_model=schemas.Served, tags=["operation"])
     async def model() -> Response:
-        """The run that is served."""
-        served = service.current
-        return reply(served.describe(), served)
+        """The run that is served, or both if there are two."""
+        lineup = service.lineup
+        return reply(lineup.describe(), *lineup.runs.values())
 
     @app.get("/metrics", tags=["operation"], response_class=Response)
     async def prometheus() -> Response:
@@ -196,61 +162,30 @@ def _add_probes(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_answers(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/recommend", response_model=list[schemas.Recommendation], tags=["answers"])
-    async def recommend(request: Annotated[schemas.Recommend, Body()], connection: Request) -> Response:
-        """The best items of users, or of a newcomer who has some items. Items that they have are left out.
-
-        The answer to a call for more than 8 users or 1,000 recommendations is computed while it is read. If that fails
-        on the way, the answer ends before its last chunk.
-        """
-        served = service.current
-        if isinstance(request, schemas.ForNewcomer):
-            served.check_known("item", request.items)
-            answer = await service.compute(lambda: served.recommend_new(request.items, request.k))
-            return reply(answer, served)
-        served.check_known("user", request.users)
-        limits = service.settings.limits
-        if len(request.users) * request.k > limits.pairs:
-            raise Refusal(
-                413,
-                f"{len(request.users)} users × k = {request.k} is more than {limits.pairs:,} recommendations",
-                "ask for fewer users at a time, or use `hmlet export`",
-            )
-        if len(request.users) <= SMALL_USERS and len(request.users) * request.k <= SMALL_PAIRS:
-            return reply(await service.recommend(served, request.users, request.k), served)
-        connection.scope["leave"]()
-        blocks = await service.stream(_blocks(served, request))
-        return StreamingResponse(blocks, media_type="application/json", headers=_origin(served))
-
-    @app.post("/v1/explain", tags=["answers"], response_model=schemas.Explanation)
-    async def explain(request: schemas.Explain) -> Response:
-        """Why a user gets an item: the score by layer, the gates' choices, and the items that carried it."""
-        served = service.current
-        served.check_known("user", [request.user])
-        served.check_known("item", [request.item])
-        return reply(await service.compute(lambda: served.explain(request.user, request.item)), served)
-
-
 def _add_looking(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/users", response_model=list[schemas.User], tags=["looking around"])
-    async def users(query: SearchText = "", limit: Limit = 20) -> Response:
-        """Users whose id or name has the query in it."""
+    async def page(side: str, query: str, limit: int, offset: int) -> Response:
         served = service.current
-        return reply(await service.compute(lambda: served.search("user", query, limit)), served)
+        found = await service.compute(lambda: served.search(side, query, limit + 1, offset))
+        following = offset + limit if len(found) > limit else None
+        return reply({f"{side}s": found[:limit], "next": following}, served)
 
-    @app.get("/v1/items", response_model=list[schemas.Item], tags=["looking around"])
-    async def items(query: SearchText = "", limit: Limit = 20) -> Response:
-        """Items whose id or name has the query in it."""
-        served = service.current
-        return reply(await service.compute(lambda: served.search("item", query, limit)), served)
+    @app.get("/v1/users", response_model=schemas.Users, tags=["looking around"])
+    async def users(query: SearchText = "", limit: Limit = 20, offset: Offset = 0) -> Response:
+        """Users whose id or name has the query in it, a page at a time; all users without a query."""
+        return await page("user", query, limit, offset)
+
+    @app.get("/v1/items", response_model=schemas.Items, tags=["looking around"])
+    async def items(query: SearchText = "", limit: Limit = 20, offset: Offset = 0) -> Response:
+        """Items whose id or name has the query in it, a page at a time; all items without a query."""
+        return await page("item", query, limit, offset)
 
     @app.get("/v1/history", response_model=list[schemas.OwnItem], tags=["looking around"])
     async def history(
         user: Annotated[str, Query(max_length=schemas.ID_LENGTH)], limit: Annotated[int, Query(ge=1, le=1000)] = 200
     ) -> Response:
         """The items that a user has, which recommendations leave out."""
-        served = service.current
+        lineup = service.lineup
+        served = lineup.runs[lineup.arm(user)]
         served.check_known("user", [user])
         return reply(await service.compute(lambda: served.history(user, limit)), served)
 
@@ -269,15 +204,16 @@ def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
         if "\0" in request.run or not (path := (root / request.run).resolve()).is_relative_to(root):
             raise Refusal(403, f"{request.run[:100]!r} is not below the reload root", "name a run inside it")
         connection.scope["leave"]()
-        served = await service.reload(path)
+        served = await service.reload(path, request.arm)
         return reply(served.describe(), served)
 
 
 def _add_page(app: FastAPI) -> None:
-    """The explorer: a few files, read once, so that a request can name no other."""
-    for path, (name, kind) in PAGE_FILES.items():
-        content = (files("hmlet.serving") / "page" / name).read_bytes()
-        app.add_api_route(path, _constant(content, kind), include_in_schema=False)
+    """The explorer and the reference: a few files, read once, so that a request can name no other."""
+    for folder, pages in (("page", PAGE_FILES), ("reference", REFERENCE_FILES)):
+        for path, (name, kind) in pages.items():
+            content = (files("hmlet.serving") / folder / name).read_bytes()
+            app.add_api_route(path, _constant(content, kind), include_in_schema=False)
 
 
 def _constant(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:

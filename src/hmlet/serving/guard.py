@@ -19,7 +19,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-PROBES = frozenset({"/v1/health", "/v1/ready", "/metrics"})  # answered at any load
+PROBES = frozenset({"/v1/health", "/v1/ready"})  # answered to anyone: a kubelet knows no name and no token
+AT_ANY_LOAD = PROBES | {"/metrics"}
 ONCE = ("host", "authorization", "origin", "content-length", "transfer-encoding")  # headers that decide who may enter
 SMALL_BODY = 1 << 14  # bytes: a body up to here is always received, whatever others hold
 LINGER_SECONDS = 2.0
@@ -48,9 +49,11 @@ class Guard:
             return
         try:
             headers = _headers(scope)
-            self._check_host(headers)
-            self._check_token(scope, headers)
-            if scope["method"] not in ("GET", "HEAD"):
+            is_reading = scope["method"] in ("GET", "HEAD")
+            if not (is_reading and scope["path"] in PROBES):
+                self._check_host(headers)
+                self._check_token(scope, headers)
+            if not is_reading:
                 self._check_origin(headers)
                 _check_content_type(scope, headers)
             self._check_load(scope)
@@ -87,7 +90,7 @@ class Guard:
             leave()
 
     def _check_load(self, scope: Scope) -> None:
-        if scope["path"] not in PROBES and self.in_flight >= self.limits.in_flight:
+        if scope["path"] not in AT_ANY_LOAD and self.in_flight >= self.limits.in_flight:
             raise overloaded(f"{self.in_flight} requests are being answered")
 
     def _check_host(self, headers: dict[str, str]) -> None:

@@ -61,7 +61,9 @@ class Metrics:
         self._shed, self._aborted = Tally("shedding", "requests"), Tally("clients too slow", "connections")
         self.aborted = Counter("hmlet_connections_aborted", "Clients that read too slowly.", registry=self.registry)
         self.log_dropped = Gauge("hmlet_log_lines_dropped", "Lines that nobody read in time.", registry=self.registry)
-        self.run = Gauge("hmlet_run_info", "The run that is served.", ["run", "model"], registry=self.registry)
+        labels = ["run", "model", "arm"]
+        self.run = Gauge("hmlet_run_info", "The runs that are served.", labels, registry=self.registry)
+        self.lists = Counter("hmlet_recommendations", "Lists made, by arm.", ["arm"], registry=self.registry)
 
     def shed(self) -> None:
         """Count a request that was refused before it was parsed."""

@@ -145,7 +145,9 @@ class ImpatientProtocol(H11Protocol):
     # -- an event loop that is behind -----------------------------------------------------------------------------
 
     def _is_behind(self) -> bool:
-        return not self._bulk and self.lag.seconds > lanes.LATE and len(self.busy) >= lanes.BUSY
+        """Whether more is under way than is soon done. The count bounds what one round of the loop takes up."""
+        late = self.lag.seconds > lanes.LATE and len(self.busy) >= lanes.BUSY
+        return not self._bulk and (late or len(self.busy) >= self.limits.in_flight)
 
     def _shed(self) -> None:
         self.metrics.shed()

@@ -12,7 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 # The most that a request may ask for: part of the description that clients read, and so the same for every service.
 MAX_K = 1000
 MAX_USERS = 1000
-MAX_ITEMS = 1000  # of a newcomer
+MAX_ITEMS = 1000  # of a newcomer, or to find similar ones of
+MAX_FILTER = 10_000  # ids in `allow` or `deny`
 ID_LENGTH = 500
 QUERY_LENGTH = 100
 
@@ -28,6 +29,7 @@ def _kind_of_id(value: object) -> str | None:
     return "<text>" if isinstance(value, str) else "<integer>"
 
 
+Arm = Literal["a", "b"]
 Integer = Annotated[StrictInt, BeforeValidator(_whole)]
 Text = Annotated[StrictStr, Field(max_length=ID_LENGTH)]
 Id = Annotated[
@@ -41,20 +43,33 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ForUsers(_Request):
+class Skipping(_Request):
+    on_unknown: Annotated[
+        Literal["error", "skip"],
+        Field(description="Refuse a request with an id that the run does not have, or skip the id with a warning."),
+    ] = "error"
+
+
+class _Filtered(Skipping):
+    k: ListLength = 20
+    allow: Annotated[
+        list[Id] | None, Field(max_length=MAX_FILTER, description="Recommend these items only; without it, any.")
+    ] = None
+    deny: Annotated[list[Id] | None, Field(max_length=MAX_FILTER, description="Never recommend these items.")] = None
+
+
+class ForUsers(_Filtered):
     """Users whom the model knows, by their own ids."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "0ad"], "k": 5}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "0ad"], "k": 5, "deny": ["libc6"]}]})
     users: Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
-    k: ListLength = 20
 
 
-class ForNewcomer(_Request):
+class ForNewcomer(_Filtered):
     """Someone whom the model has never seen, by the items that they have."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
     items: Annotated[list[Id], Field(min_length=1, max_length=MAX_ITEMS)]
-    k: ListLength = 20
 
 
 def _kind(value: object) -> str | None:
@@ -74,6 +89,14 @@ Recommend = Annotated[
 ]
 
 
+class Similar(Skipping):
+    """Items, by their own ids."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
+    items: Annotated[list[Id], Field(min_length=1, max_length=MAX_ITEMS)]
+    k: ListLength = 20
+
+
 class Explain(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"user": "gimp", "item": "libc6"}]})
     user: Id
@@ -83,6 +106,7 @@ class Explain(_Request):
 class Reload(_Request):
     model_config = ConfigDict(json_schema_extra={"examples": [{"run": "second"}]})
     run: Annotated[StrictStr, Field(min_length=1, max_length=ID_LENGTH, description="A run below the root.")]
+    arm: Annotated[Arm, Field(description="The arm to replace; b only in a service with two runs.")] = "a"
 
 
 class Error(BaseModel):
@@ -106,6 +130,26 @@ class ScoredItem(BaseModel):
 class Recommendation(BaseModel):
     user: int | str | None = None
     items: list[ScoredItem]
+    arm: Arm | None = None
+
+
+class Recommendations(BaseModel):
+    """A list for each user, in the order of the request. Warnings name the ids that were skipped."""
+
+    recommendations: list[Recommendation]
+    warnings: list[str]
+
+
+class SimilarItems(BaseModel):
+    item: int | str
+    items: list[ScoredItem]
+
+
+class SimilarAnswer(BaseModel):
+    """A list for each item, in the order of the request. Warnings name the ids that were skipped."""
+
+    similar: list[SimilarItems]
+    warnings: list[str]
 
 
 class Health(BaseModel):
@@ -122,6 +166,20 @@ class Item(BaseModel):
     item: int | str
     name: str | None = None
     degree: int
+
+
+class Users(BaseModel):
+    """One page. `next` is the `offset` of the following page, null on the last one."""
+
+    users: list[User]
+    next: int | None
+
+
+class Items(BaseModel):
+    """One page. `next` is the `offset` of the following page, null on the last one."""
+
+    items: list[Item]
+    next: int | None
 
 
 class OwnItem(BaseModel):
@@ -166,6 +224,12 @@ class Explanation(OwnItem):
     sentence: str
 
 
+class ArmExplanation(Explanation):
+    """An explanation, and the arm that it comes from if two runs are served."""
+
+    arm: Arm | None = None
+
+
 class Node(BaseModel):
     """A node of the gate map: for each gated layer, the non-linear branch's `probability` and whether it was chosen."""
 
@@ -205,6 +269,15 @@ class Search(BaseModel):
     measured_on_users: int | None = None
 
 
+class ServedArm(BaseModel):
+    """One of two runs, and the share of users whom it answers."""
+
+    arm: Arm
+    run: str
+    model: str
+    share: float
+
+
 class Served(BaseModel):
     """What is served, and how it is searched."""
 
@@ -216,3 +289,4 @@ class Served(BaseModel):
     versions: dict[str, str]
     named: dict[str, bool]
     search: Search
+    arms: list[ServedArm] | None = None  # of a service with two runs

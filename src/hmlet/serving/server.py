@@ -42,7 +42,9 @@ def serve(
     log = LogWriter(sys.stderr.fileno(), JsonLines(settings.token))
     try:
         _log_to(log)
-        service = Service(Shelf(opener, path, approximate=settings.approximate), settings)
+        share = 0.5 if settings.share is None else settings.share
+        shelf = Shelf(opener, path, approximate=settings.approximate, other=settings.ab, share=share)
+        service = Service(shelf, settings)
         service.metrics.log_dropped.set_function(lambda: log.dropped)
         asyncio.run(_run(_server(service, settings, listening), service))
     finally:

@@ -9,18 +9,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hmlet.data.interactions import Id
 from hmlet.errors import HmletError
 from hmlet.recommend.answers import Recommendation
 from hmlet.serving.failures import Refusal, overloaded
 from hmlet.serving.observe import LOGGER, Metrics
+from hmlet.serving.schemas import Arm
 from hmlet.serving.settings import Settings
-from hmlet.serving.state import Served, Shelf
+from hmlet.serving.state import EVERYTHING, Filter, Lineup, Served, Shelf
+from hmlet.system.spelling import option
 
 T = TypeVar("T")
 RANKED_TOGETHER = 32  # small requests in one group: beyond it the answers come later, and no sooner
+
+
+class Question(NamedTuple):
+    """What small requests have in common that are ranked together."""
+
+    served: Served
+    k: int
+    among: Filter
 
 
 class Service:
@@ -33,19 +43,20 @@ class Service:
         self.shelf = shelf
         self.settings = settings
         self.metrics = Metrics()
-        self._waiting: dict[tuple[Served, int], list[tuple[Sequence[Id], asyncio.Future[list[Recommendation]]]]] = {}
+        self._waiting: dict[Question, list[tuple[Sequence[Id], asyncio.Future[list[Recommendation]]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._large_calls = 0  # that wait for their answer, or for the first block of it
         self._rest_until = 0.0  # of the thread for large requests
         self._reload_waits = False
-        self._announce(shelf.current)
+        self._announce()
 
     def open(self) -> None:
         """Start the threads, and warm the run in the one that loads; `close` ends them."""
         self._threads = [ThreadPoolExecutor(1, name) for name in ("ranker", "single", "large", "loader")]
         self._ranker, self._single, self._large, self._loader = self._threads
         self._turn, self._loading = asyncio.Lock(), asyncio.Lock()
-        self._loader.submit(self._warm, self.current)
+        for served in self.shelf.runs.values():
+            self._loader.submit(self._warm, served)
 
     @staticmethod
     def _warm(served: Served) -> None:
@@ -56,8 +67,13 @@ class Service:
 
     @property
     def current(self) -> Served:
-        """The run to answer from. An endpoint asks once, so that a swap never mixes two runs in one answer."""
+        """The run of arm a. An endpoint asks once, so that a swap never mixes two runs in one answer."""
         return self.shelf.current
+
+    @property
+    def lineup(self) -> Lineup:
+        """The runs to answer users from. An endpoint asks once, like for `current`."""
+        return self.shelf.lineup
 
     async def compute(self, work: Callable[[], T], *, large: bool = False) -> T:
         """What `work` returns, unless it takes too long; work that still waits for its turn is then dropped."""
@@ -109,33 +125,37 @@ class Service:
                 {"retry-after": "1"},
             ) from None
 
-    async def recommend(self, served: Served, users: Sequence[Id], k: int) -> list[Recommendation]:
+    async def recommend(
+        self, served: Served, users: Sequence[Id], k: int, among: Filter = EVERYTHING
+    ) -> list[Recommendation]:
         """The top-k of a few users, ranked together with those who wait for the same: a product serves many rows.
 
         The ranking does not depend on who is ranked together, so an answer is the same in any company.
         """
-        waiting = self._waiting.setdefault((served, k), [])
+        question = Question(served, k, among)
+        waiting = self._waiting.setdefault(question, [])
         answer: asyncio.Future[list[Recommendation]] = asyncio.get_running_loop().create_future()
         waiting.append((users, answer))
         if len(waiting) == 1:
-            self._keep(self._rank(served, k))
+            self._keep(self._rank(question))
         return await self._in_time(answer, self.settings.limits.seconds)
 
-    async def _rank(self, served: Served, k: int) -> None:
-        """Answer those who wait for this run and k. Who comes while the thread is busy joins the next group."""
+    async def _rank(self, question: Question) -> None:
+        """Answer those who ask the same. Who comes while the thread is busy joins the next group."""
         async with self._turn:
-            waiting = self._waiting.pop((served, k))
+            waiting = self._waiting.pop(question)
             waiting = [each for each in waiting if not each[1].done()]  # others have waited too long
             group, rest = waiting[:RANKED_TOGETHER], waiting[RANKED_TOGETHER:]
             if rest:
-                self._waiting[served, k] = rest
-                self._keep(self._rank(served, k))
+                self._waiting[question] = rest
+                self._keep(self._rank(question))
             if not group:
                 return
             everyone = [user for users, _ in group for user in users]
             loop = asyncio.get_running_loop()
             outcome = await asyncio.gather(
-                loop.run_in_executor(self._ranker, served.recommend, everyone, k), return_exceptions=True
+                loop.run_in_executor(self._ranker, question.served.recommend, everyone, *question[1:]),
+                return_exceptions=True,
             )
         ranked = outcome[0] if isinstance(outcome[0], BaseException) else iter(outcome[0])
         for users, answer in group:
@@ -153,48 +173,52 @@ class Service:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def reload(self, path: Path | None = None) -> Served:
+    async def reload(self, path: Path | None = None, arm: Arm = "a") -> Served:
         """Serve another run, or the same directory read again. One that cannot be loaded is refused: the old stays.
 
         A second call is refused while the first is under way. After a load that took too long, the next one begins when
         the thread is free.
         """
+        if arm not in self.shelf.runs:
+            raise Refusal(409, f"this service has no arm {arm}", f"start it with {option('ab')}")
         if self._loading.locked():
             raise overloaded("another run is being loaded")
         async with self._loading:
-            return await self._reload(path)
+            return await self._reload(path, arm)
 
-    async def _reload(self, path: Path | None) -> Served:
+    async def _reload(self, path: Path | None, arm: Arm) -> Served:
         try:
-            loading = asyncio.get_running_loop().run_in_executor(self._loader, self.shelf.load, path)
+            loading = asyncio.get_running_loop().run_in_executor(self._loader, self.shelf.load, path, arm)
             served = await self._in_time(loading, self.settings.limits.load_seconds)
         except Exception as error:  # whatever a forged run can cause, and lack of memory: the old run goes on
             self.metrics.reloads.labels("refused").inc()
             LOGGER.error("reload refused", extra={"fields": {"run": str(path), "reason": str(error)}})
             known = error if isinstance(error, HmletError) else HmletError(f"{error!r:.200}", "train it again")
             raise Refusal(409, f"{known.message}; the old run is still served", known.hint, "run") from error
-        self.shelf.current = served
+        self.shelf.runs[arm] = served
         self.metrics.reloads.labels("served").inc()
-        self._announce(served)
-        LOGGER.info("reloaded", extra={"fields": {"run": served.name}})
+        self._announce()
+        LOGGER.info("reloaded", extra={"fields": {"run": served.name, "arm": arm}})
         return served
 
     def reload_in_background(self) -> None:
-        """Read the served directory again, after any load under way; the outcome is in the log. SIGHUP calls this."""
+        """Read what is served again, after any load under way; the outcome is in the log. SIGHUP calls this."""
 
         async def reload() -> None:
             async with self._loading:
                 self._reload_waits = False
-                with suppress(Refusal):  # it is in the log
-                    await self._reload(None)
+                for arm in self.shelf.runs:
+                    with suppress(Refusal):  # it is in the log
+                        await self._reload(None, arm)
 
         if not self._reload_waits:
             self._reload_waits = True
             self._keep(reload())
 
-    def _announce(self, served: Served) -> None:
+    def _announce(self) -> None:
         self.metrics.run.clear()
-        self.metrics.run.labels(served.name, served.run.record.model).set(1)
+        for arm, served in self.shelf.runs.items():
+            self.metrics.run.labels(served.name, served.run.record.model, arm).set(1)
 
     def close(self) -> None:
         for pool in self._threads:

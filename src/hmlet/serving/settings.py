@@ -18,7 +18,7 @@ class Limits:
 
     body_bytes: int = 1 << 20
     pairs: int = 100_000  # users × k: some 6 MB of JSON
-    in_flight: int = 64  # ordinary requests that wait or compute; the next one is shed with 503
+    in_flight: int = 32  # ordinary requests that wait or compute; the next one is shed with 503, before it is parsed
     large: int = 256  # calls for many users or the gate map that wait for the first part of their answer, likewise
     seconds: float = 10.0  # to receive the headers, to receive the body, to compute, and for the client to read a part
     answer_seconds: float = 60.0  # for the client to read an answer that the system does not take at once
@@ -38,6 +38,8 @@ class Settings:
     allow_hosts: tuple[str, ...] = ()
     reload_root: Path | None = None  # runs below it may be swapped in over HTTP
     approximate: bool = False
+    ab: Path | None = None  # a second run, which answers a share of the users
+    share: float | None = None
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -51,6 +53,11 @@ class Settings:
                 f"set one with {option('token')} or HMLET_TOKEN, or listen on 127.0.0.1",
             )
 
+        if self.share is not None and (self.ab is None or not 0 < self.share < 1):
+            raise ConfigError(
+                f"{option('share', self.share)} is not the share of a second run's users",
+                f"name the run with {option('ab')}, and a share between 0 and 1",
+            )
         if self.reload_root is not None and not self.reload_root.is_dir():
             raise ConfigError(
                 f"{option('reload_root')} {self.reload_root} is not a directory",

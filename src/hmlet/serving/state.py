@@ -1,12 +1,14 @@
-"""The run that is served: loaded before the first request sees it, warm soon after, and swapped as one object."""
+"""The runs that are served: loaded before the first request sees them, warm soon after, and swapped as one object."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,7 @@ from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError, HmletError, RunError
 from hmlet.ranking.evaluation import KNOWN, seen_items
 from hmlet.ranking.scoring import Histories
-from hmlet.recommend.answers import Recommendation, scored_items
+from hmlet.recommend.answers import Recommendation, SimilarItems, scored_items
 from hmlet.recommend.explanation import Explanation
 from hmlet.recommend.recommender import Recommender
 from hmlet.runs.choices import CLASSES, Choices
@@ -30,6 +32,17 @@ from hmlet.version import VERSION
 
 Opener = Callable[[Path], Recommender]
 Entry = dict[str, int | str | None]  # a node as JSON: its id under "user" or "item", and what is told of it
+SIMILAR_TOGETHER = 32  # items: their scores of all items are in memory at once
+
+
+class Filter(NamedTuple):
+    """Which items may be recommended: those of `allow` (all without it) that are not of `deny`."""
+
+    allow: tuple[Id, ...] | None = None
+    deny: tuple[Id, ...] | None = None
+
+
+EVERYTHING = Filter()
 
 
 class Served:
@@ -58,6 +71,7 @@ class Served:
         questions: dict[str, Callable[[], object]] = {
             "a recommendation": lambda: self.recommend(users, 1),
             "a newcomer": lambda: self.recommend_new([popular], 1),
+            "similar items": lambda: self.similar([popular], 1),
             "an explanation": lambda: [self.explain(user, item) for user, item in zip(users, items, strict=True)],
             "a search": lambda: [self.search("user", "", 1), self.search("item", "", 1), self.history(users[0], 1)],
             "the gate map": lambda: self.overview(1).model_dump(),
@@ -78,10 +92,13 @@ class Served:
 
     # -- answers --------------------------------------------------------------------------------------------------
 
-    def recommend(self, users: Sequence[Id], k: int) -> list[Recommendation]:
-        """The top-k of each user: the offline answer, or the approximate one where the service was started for that."""
-        if self.approximate is None:
-            return self.run.recommend(users, k, KNOWN)
+    def recommend(self, users: Sequence[Id], k: int, among: Filter = EVERYTHING) -> list[Recommendation]:
+        """The top-k of each user: the offline answer, or the approximate one if the service was started for that.
+
+        Filtered lists are always exact: an index proposes items without knowing the filter.
+        """
+        if self.approximate is None or among != EVERYTHING:
+            return self.run.recommend(users, k, KNOWN, allow=among.allow, deny=among.deny)
         answers: list[Recommendation] = []
         for user in users:
             index = int(self.data.users.indices([user])[0])
@@ -90,22 +107,40 @@ class Served:
             answers.append({"user": self.data.users.id(index), "items": scored})
         return answers
 
-    def recommend_new(self, items: Sequence[Id], k: int) -> list[Recommendation]:
+    def recommend_new(self, items: Sequence[Id], k: int, among: Filter = EVERYTHING) -> list[Recommendation]:
         """The top-k of someone who has these items and whom the model has never seen."""
-        return self.run.recommend_new([items], k)
+        return self.run.recommend_new([items], k, allow=among.allow, deny=among.deny)
+
+    def similar(self, items: Sequence[Id], k: int) -> list[SimilarItems]:
+        """The items most like each of these."""
+        blocks = (items[start : start + SIMILAR_TOGETHER] for start in range(0, len(items), SIMILAR_TOGETHER))
+        return [each for block in blocks for each in self.run.similar_items(block, k)]
 
     def explain(self, user: Id, item: Id) -> Explanation:
         return self.run.explain(user, item)
 
     def check_known(self, side: str, ids: Sequence[Id]) -> None:
         """Refuse ids that the run does not have, without the costly search for similar ones that the library does."""
-        vocabulary = self.vocabulary(side)
+        self.known(side, ids, None)
+
+    def known(self, side: str, ids: Iterable[Id], warnings: list[str] | None) -> list[Id]:
+        """The ids that the run has. Others are added to the warnings; without a list for these, they are refused."""
+        vocabulary, found = self.vocabulary(side), []
         for value in ids:
-            if value not in vocabulary:
-                shown = str(value)[:100]
-                raise Refusal(
-                    404, f"{side} {shown!r} is not in the data set", f"look it up with GET /v1/{side}s", "unknown-id"
-                )
+            if value in vocabulary:
+                found.append(value)
+                continue
+            unknown = f"{side} {str(value)[:100]!r} is not in the data set"
+            if warnings is None:
+                raise Refusal(404, unknown, f"look it up with GET /v1/{side}s", "unknown-id")
+            if unknown not in warnings:
+                warnings.append(unknown)
+        return found
+
+    def filter(self, allow: Sequence[Id] | None, deny: Sequence[Id] | None, warnings: list[str] | None) -> Filter:
+        """A filter with the ids that the run has; see `known`."""
+        lists = (None if ids is None else tuple(self.known("item", ids, warnings)) for ids in (allow, deny))
+        return Filter(*lists)
 
     # -- looking around -------------------------------------------------------------------------------------------
 
@@ -119,8 +154,11 @@ class Served:
             return {side: vocabulary.id(index)}
         return {side: vocabulary.id(index), "name": vocabulary.name(index)}
 
-    def search(self, side: str, query: str, limit: int) -> list[Entry]:
-        """Nodes whose id or name has the query in it, whatever the case; ids that begin with it come first."""
+    def search(self, side: str, query: str, limit: int, offset: int = 0) -> list[Entry]:
+        """Nodes whose id or name has the query in it, whatever the case; ids that begin with it come first.
+
+        The order is always the same, so `offset` pages through it.
+        """
         vocabulary = self.vocabulary(side)
         ids = self._searchable[side]
         begins = pc.starts_with(ids, query, ignore_case=True)
@@ -129,7 +167,7 @@ class Served:
             named = pc.match_substring(vocabulary.names.cast(pa.string()), query, ignore_case=True)
             has = pc.or_(has, pc.fill_null(named, False))
         first, all_found = (np.flatnonzero(mask.to_numpy(zero_copy_only=False)) for mask in (begins, has))
-        found = np.concatenate([first, np.setdiff1d(all_found, first, assume_unique=True)])[:limit]
+        found = np.concatenate([first, np.setdiff1d(all_found, first, assume_unique=True)])[offset : offset + limit]
         return [{**self.entry(side, int(at)), "degree": int(self.degrees[side][at])} for at in found]
 
     @cached_property
@@ -196,18 +234,61 @@ class Served:
         )
 
 
-class Shelf:
-    """Holds the run that is served. A request takes `current` once; a swap replaces it for those that come after."""
+class Lineup(NamedTuple):
+    """The runs that one request is answered from: one, or two that share the users between them."""
 
-    def __init__(self, opener: Opener, path: Path, *, approximate: bool = False) -> None:
+    runs: dict[schemas.Arm, Served]
+    share: float  # of users whom arm b answers
+
+    def arm(self, *who: Id) -> schemas.Arm:
+        """The arm of a user, or of a newcomer by their items: the same one at every request and in every process."""
+        if len(self.runs) == 1:
+            return "a"
+        key = "\0".join(sorted(set(map(str, who)))).encode("utf-8", "surrogatepass")
+        return "b" if int.from_bytes(sha256(key).digest()[:8]) < self.share * 2**64 else "a"
+
+    def describe(self) -> schemas.Served:
+        """What is served: the run of arm a, and what each arm is if there are two."""
+        described = self.runs["a"].describe()
+        if len(self.runs) == 1:
+            return described
+        shares = {"a": 1 - self.share, "b": self.share}
+        described.arms = [
+            schemas.ServedArm(arm=arm, run=each.name, model=each.run.record.model, share=shares[arm])
+            for arm, each in self.runs.items()
+        ]
+        return described
+
+
+class Shelf:
+    """Holds the runs that are served. A request takes the `lineup` once; a swap replaces a run for later ones.
+
+    `other` is the run of arm b, which answers a `share` of the users.
+    """
+
+    def __init__(
+        self, opener: Opener, path: Path, *, approximate: bool = False, other: Path | None = None, share: float = 0.0
+    ) -> None:
         self._opener, self._approximate = opener, approximate
-        self.current = self._open(path)
+        self.share = share
+        self.runs: dict[schemas.Arm, Served] = {"a": self._open(path)}
+        if other is not None:
+            self.runs["b"] = self._open(other)
+
+    @property
+    def current(self) -> Served:
+        """The run of arm a, which answers everything that is not about a user."""
+        return self.runs["a"]
+
+    @property
+    def lineup(self) -> Lineup:
+        return Lineup(dict(self.runs), self.share)
 
     def _open(self, path: Path) -> Served:
         return Served(self._opener(path), path, approximate=self._approximate)
 
-    def load(self, path: Path | None = None) -> Served:
+    def load(self, path: Path | None = None, arm: schemas.Arm = "a") -> Served:
         """Another run, or the same directory read again. It has answered one question of each kind, and waits."""
-        served = self._open(path or self.current.path)
+        served = self._open(path or self.runs[arm].path)
         served.warm()
         return served

@@ -53,7 +53,8 @@ function askToken() {
   return asking;
 }
 
-const find = (side, query) => call(`/v1/${side}s?limit=12&query=${encodeURIComponent(query)}`);
+const find = async (side, query) =>
+  (await call(`/v1/${side}s?limit=12&query=${encodeURIComponent(query)}`))[`${side}s`];
 
 // -- pieces --------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ async function showUser(id) {
     return [pick, card("Some users", "", h("ul", { class: "rows" }, rows(some, {
       side: "user", open: (entry) => go(`#/user/${encodeURIComponent(entry.user)}`) })))];
   }
-  const [history, [answer]] = await Promise.all([
+  const [history, { recommendations: [answer] }] = await Promise.all([
     call(`/v1/history?user=${encodeURIComponent(id)}`), call("/v1/recommend", { users: [id], k: 20 })]);
   const explanation = h("section", { id: "explanation", class: "card", "aria-live": "polite", tabindex: "-1" });
   explanation.hidden = true;
@@ -167,7 +168,8 @@ async function showNew(text) {
   if (!items.length) return [pick, h("p", { class: "soft" }, "Add one item or more: the model has never seen this person, and folds them in.")];
   const chips = h("ul", { class: "chips", "aria-label": "Chosen items" }, items.map((item) =>
     h("li", {}, h("button", { type: "button", "aria-label": `Remove ${item}`, click: () => show(items.filter((other) => other !== item)) }, `${item} ×`))));
-  const [[answer], own] = await Promise.all([call("/v1/recommend", { items, k: 20 }), Promise.all(items.map(withName))]);
+  const [{ recommendations: [answer] }, own] = await Promise.all([
+    call("/v1/recommend", { items, k: 20 }), Promise.all(items.map(withName))]);
   return [pick, chips, ...sides("What they have", own, answer.items)];
 }
 
