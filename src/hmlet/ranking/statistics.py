@@ -70,6 +70,14 @@ class Paired:
     effect_size: float | None  # None where it has no bound: every user differs by the same amount
     interval: tuple[float, float]  # 95 %, bootstrap over users
 
+    @property
+    def interval_percent(self) -> tuple[float, float] | None:
+        """The interval in percent of the second's mean; None without a difference or where that mean is 0."""
+        if not self.difference or self.difference_percent is None:
+            return None
+        scale = self.difference_percent / self.difference
+        return self.interval[0] * scale, self.interval[1] * scale
+
 
 @dataclass(frozen=True)
 class MetricComparison:
