@@ -108,7 +108,7 @@ def analyze(
         try:
             keep(directory, result)
         except RunError as error:  # the numbers are right even if they cannot be kept
-            log.warning("the analysis is not kept in %s: %s", directory.path, error)
+            log.warning("the analysis could not be stored in %s: %s", directory.path, error)
     return found
 
 
@@ -259,5 +259,5 @@ def open_run(run: Run | Path | str) -> Run:
 
 def _open_all(runs: Sequence[Run | Path | str]) -> list[Run]:
     if not runs:
-        raise ConfigError("there is no run to look at", "name at least one")
+        raise ConfigError("no runs were given", "name at least one")
     return [open_run(run) for run in runs]

@@ -316,7 +316,7 @@ def _sizes(data: Dataset | Path | str | None, users: float | None, items: float 
     if data is not None and given == (None, None, None):
         return Sizes.of(_load(data, hidden))
     if data is not None:
-        raise ConfigError(f"plan was given DATA, {str(data)!r}, and sizes as well", "leave out one or the other")
+        raise ConfigError(f"plan was given DATA, {str(data)!r}, and sizes", "give one or the other")
     if users is None or items is None or edges is None:
         raise ConfigError(
             f"plan needs DATA, or {option('users')}, {option('items')} and {option('edges')}", "for example debian"
@@ -346,4 +346,4 @@ def _warn(recipe: Recipe, device: str) -> None:
     """Warn that a recipe for a GPU is slow without one."""
     if device == "cpu" and recipe.train.precision == "bfloat16":
         smaller = override("model.embedding_size=64")
-        log.warning("this recipe was made for a GPU and takes long on a CPU; %s makes it smaller", smaller)
+        log.warning("this recipe is meant for a GPU and slow on a CPU; %s makes it smaller", smaller)
