@@ -17,7 +17,7 @@ def parse_toml(text: str, source: str, sections: Sequence[str]) -> Table:
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{source} is not TOML: {error}", "correct that line") from error
+        raise ConfigError(f"{source} is not TOML: {error}", "fix that line") from error
     for name in sections:
         if not isinstance(values.get(name, {}), dict):
             raise ConfigError(f"{source}: {name} = {values[name]!r} is not a table", f"write its keys under [{name}]")
