@@ -143,7 +143,7 @@ def test_a_later_call_takes_up_what_an_earlier_one_left(tmp_path: Path, monkeypa
         handler.answer(content, 6)
         return True
 
-    with server(break_off) as (url, _), pytest.raises(DataError, match=r"6 of 20 bytes.*what has arrived is kept"):
+    with server(break_off) as (url, _), pytest.raises(DataError, match=r"6 of 20 bytes.*the partial download is kept"):
         catalog.fetch("tiny", mirror=url)
     assert not catalog.is_at_hand("tiny")
     with server() as (url, handler):

@@ -88,7 +88,7 @@ class Delimited(Format):
                 places = _empty_pairs(text, separator, chosen)
                 if not skipping.allowed:
                     error = DataError(
-                        f"{text.shown}, {places[0]}: user and item are empty", "give the row its ids or remove it"
+                        f"{text.shown}, {places[0]}: user and item are empty", "add the ids or remove the row"
                     )
                     raise or_skip(error)
                 skipping.skip(text.shown, places, ["user and item are empty"] * len(places))

@@ -80,9 +80,7 @@ def read_names(given: Path | Any, kind: str) -> dict[str, str]:
     with _source(given, NamesColumns(kind=kind), Dialect(), Skipping()) as (source, file, _):
         frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
     if frame["user"].null_count() or frame["user"].is_duplicated().any():
-        raise DataError(
-            f"{file or 'the frame of names'} names the same {kind} twice or leaves an id empty", "give each id one line"
-        )
+        raise DataError(f"{file or 'the frame of names'} has a duplicate or empty {kind} id", "give each id one line")
     return dict(zip(frame["user"].to_list(), frame["item"].to_list(), strict=True))
 
 
@@ -261,7 +259,7 @@ def _encode(
             frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
     frame = pl.concat(frames)
     if frame.height == 0:
-        raise DataError(f"no row reaches the rating that {option('min_rating')} asks for", "lower it")
+        raise DataError(f"no row has a rating of at least {option('min_rating')}", "lower it")
     lookup = {role: _sorted_ids(frame[role], role, files[0], integers[role]) for role in ID_ROLES}
     columns = [name for name in ("part", "timestamp", "weight") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
