@@ -71,7 +71,7 @@ def require_edges(count: int) -> None:
     """Refuse more edges than a graph can have."""
     if count > MAX_EDGES:
         raise DataError(
-            f"{count:,} training interactions are more than the {MAX_EDGES:,} edges that a graph can have",
+            f"{count:,} training interactions exceed the graph's limit of {MAX_EDGES:,} edges",
             f"prepare fewer, with a higher {option('min_rating')} or {option('core')}",
         )
 
