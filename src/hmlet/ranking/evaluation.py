@@ -81,7 +81,7 @@ def mask_parts(split: str, mask: str) -> tuple[str, ...]:
     parts = _parts(mask, [name for name, hidden in MASKS.items() if split not in hidden])
     if split in parts:
         raise ConfigError(
-            f"mask {mask!r} hides the {split} items that would have to be found", f"use {option('mask', 'train')}"
+            f"mask {mask!r} excludes the {split} items that are to be ranked", f"use {option('mask', 'train')}"
         )
     return parts
 
@@ -134,7 +134,9 @@ def evaluate_at(
         other = "valid" if split == "test" else "test"
         raise NothingHeldOut(
             f"no user of {data.name} has a held-out item in the {split} part",
-            f"use {option('split', other)}" if data.count(other) else "prepare it with a split that holds some out",
+            f"use {option('split', other)}"
+            if data.count(other)
+            else "prepare it with a split that holds some interactions out",
         )
     relevant = Membership(held_out, data.n_items, items.device)
     collected: dict[int, dict[str, list[Tensor]]] = {k: {name: [] for name in METRICS} for k in lengths}
