@@ -94,7 +94,7 @@ def _require_unlocked(url: str) -> None:
             raise
         raise ConfigError(
             f"the storage has been locked by another process for {LOCK_S} seconds",
-            f"end that process, or choose another {option('storage')} or {option('out')}",
+            f"stop that process, or choose another {option('storage')} or {option('out')}",
         ) from error
     finally:
         engine.dispose()
