@@ -266,7 +266,7 @@ def _members(archive: tarfile.TarFile, packed: Path) -> Iterator[tuple[str, byte
     for member in archive:
         strange = not member.isfile() or member.size > _LARGEST or ".." in member.name.split("/")
         if strange or not _PACKED.fullmatch(member.name):
-            raise DataError(f"{packed} has {member.name!r}, which is no file of a record", "do not trust this file")
+            raise DataError(f"{packed} has {member.name!r}, which is not part of a record", "do not use this file")
         file = archive.extractfile(member)
         assert file is not None
         yield member.name, file.read()
