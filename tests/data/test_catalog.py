@@ -264,7 +264,7 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, name: str) -> None:
 
 
 def test_a_set_without_a_home_asks_for_a_mirror() -> None:
-    with pytest.raises(DataError, match=r"no public home.*`mirror`"):
+    with pytest.raises(DataError, match=r"no public download.*`mirror`"):
         catalog.load("tiny")
 
 

@@ -153,7 +153,7 @@ def test_a_missing_file_is_refused_by_name(name: str, copy: Path) -> None:
 def test_a_file_of_another_run_is_refused_by_name(name: str, copy: Path, another: Path) -> None:
     """Two files of one content are no two files: the ids of both runs are the same."""
     shutil.copy(another / name, copy / name)
-    with pytest.raises(RunError, match=rf"{name} is (damaged or )?of another run"):
+    with pytest.raises(RunError, match=rf"{name} (is damaged or )?belongs to another run"):
         READERS[name](copy)
 
 

@@ -230,7 +230,7 @@ def test_resume_refuses_another_version_unless_the_run_is_finished(name: str, ot
     here = getattr(run.record.versions, name).partition("+")[0]
     run.record = with_version(run.record, other)
     run.write_record()
-    with pytest.raises(RunError, match=rf"begun with .*{name} {other.partition('+')[0]}.*this is .*{name} {here}"):
+    with pytest.raises(RunError, match=rf"started with .*{name} {other.partition('+')[0]}.*this is .*{name} {here}"):
         fit(tmp_path / "run", resume=True)
     run.record = with_version(run.record, f"{here}+another.build")
     run.write_record()

@@ -13,7 +13,7 @@ Table = dict[str, Any]
 
 
 def parse_toml(text: str, source: str, sections: Sequence[str]) -> Table:
-    """A recipe's tables, of which the sections have to be tables themselves."""
+    """A recipe's tables; every section must be a table too."""
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -108,7 +108,7 @@ def known_name(data: Dataset | Path | str) -> str | None:
 
 
 def distinct_name(data: Dataset) -> str:
-    """What a data set is called beside others: a named set's name is for that set alone, not for one's own data."""
+    """The display name of a data set: a named set's name is for that set alone, not for one's own data."""
     return known_name(data) or (f"own {data.name}" if data.name in CATALOG else data.name)
 
 
@@ -133,7 +133,7 @@ def counts(data: Dataset | Path | str) -> tuple[int, int, int] | None:
 
 
 def load_named(name: str, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
-    """A named set: embedded, from the cache, or fetched into it first. A damaged copy in the cache is made anew."""
+    """A named set: embedded, from the cache, or fetched into it first. A damaged copy in the cache is rebuilt."""
     dataset = _cached(find(name)) or fetch(name, mirror=mirror, advance=advance)
     dataset.reference = name
     return dataset

@@ -27,7 +27,7 @@ class Added(NamedTuple):
     interactions: int
     users: int
     items: int
-    known: int  # new rows that the data set had already, in any of its parts
+    known: int  # new rows that were already in the data set, in any part
 
 
 def new_interactions(

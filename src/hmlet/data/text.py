@@ -89,7 +89,7 @@ class TextFile:
 def open_text(path: Path) -> Iterator[TextFile]:
     """The file ready to read: gzip and zstd, known by their first bytes, unpacked, and a byte-order mark taken off.
 
-    A file that had to be changed lies in a temporary file meanwhile.
+    A file that needs changes is copied to a temporary file.
     """
     shown = str(path)
     start = _first_bytes(path)

@@ -129,7 +129,7 @@ class HmletConfig(GraphModelConfig):
 
 
 def variant_types(name: HmletName, layers: int) -> tuple[GateType, ...]:
-    """The paper's table of variants: which layers are gated. End, Middle and Front gate two layers whatever K is."""
+    """The paper's table of variants: which layers are gated. End, Middle and Front gate two layers for any K."""
     width = min(2, layers)
     first, count = {
         "hmlet-all": (1, layers),

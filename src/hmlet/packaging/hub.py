@@ -72,7 +72,7 @@ def _library() -> ModuleType:
 
 @contextmanager
 def _explained(repository: str) -> Iterator[None]:
-    """What the Hub says against a request, as an error that names the fix."""
+    """A failed Hub request as an error that names the fix."""
     from huggingface_hub import errors
 
     try:

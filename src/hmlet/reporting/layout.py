@@ -15,7 +15,7 @@ from hmlet.reporting.drawing import Drawn, Mark
 
 # A page may be opened anywhere: it fetches nothing and runs nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-MANY_COLUMNS = 5  # a table with so many is a list of rows on a phone
+MANY_COLUMNS = 5  # from this many, a table becomes a list of rows on a phone
 
 
 class Cell(str):

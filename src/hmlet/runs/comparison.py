@@ -57,7 +57,7 @@ def compare_runs(
 def floor_of(
     runs: Sequence[FinishedRun], split: str = "test", mask: str = "train", k: int = 20
 ) -> dict[str, float] | None:
-    """The metrics of the simplest model, computed on the runs' data; None if one of the runs is of that model."""
+    """The metrics of the simplest model, computed on the runs' data; None if one of the runs is that model."""
     if any(run.recipe.model.name == FLOOR for run in runs):
         return None
     try:

@@ -252,7 +252,7 @@ def _loaded(data: DataLike, progress: Progress) -> Dataset:
 
 
 def _kept(data: Dataset, place: Path) -> Dataset:
-    """The data set at a place where every run finds it again: data in memory is saved beside the runs, once."""
+    """The data set at a place where every run finds it again: in-memory data is saved once, next to the runs."""
     if data.reference is not None:
         return data
     if not (place / DATA).exists():

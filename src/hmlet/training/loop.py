@@ -33,7 +33,7 @@ from hmlet.version import VERSION
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
-    """The device that a name means: "auto" takes CUDA where there is one. Every rank has a device of its own."""
+    """The device that a name means: "auto" uses CUDA if available. Every rank has its own device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")

@@ -1,4 +1,4 @@
-"""Optuna, an extra that is imported nowhere else: its storage, samplers and pruners as a search wants them."""
+"""Optuna, an extra that is imported nowhere else: its storage, samplers and pruners as a search needs them."""
 
 from __future__ import annotations
 

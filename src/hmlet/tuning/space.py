@@ -43,7 +43,7 @@ Point = Mapping[str, object]
 def load_space(file: Path | None, model: str, preset: str = "hmlet", loss: str = "bpr") -> Space:
     """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset).
 
-    Where the loss comes with a space of its own, that is added to the family's, and wins.
+    If the loss has its own space, it is added to the family's and takes precedence.
     """
     if file is not None:
         return _parse(read_text(file, "a [space] table in TOML"), file)

@@ -171,7 +171,7 @@ def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source
 
 
 def _require_all(source: Source, frame: pl.DataFrame) -> None:
-    """Refuse a source of which Polars has not read every row."""
+    """Reject a source if Polars has not read every row."""
     if source.expected not in (None, frame.height):
         raise DataError(
             f"{source.shown} has {source.expected} rows, and {frame.height} could be read", "save it as Parquet"
@@ -312,7 +312,7 @@ def _sorted_ids(column: pl.Series, role: str, first: FileRead, integers: bool) -
 def _vocabulary(role: str, ids: pl.DataFrame, frame: pl.DataFrame) -> Vocabulary:
     names = None
     if f"{role}_name" in frame.columns:
-        # One name an id, whatever the order of the rows: the least.
+        # One name per id, independent of the row order: the smallest.
         named = frame.lazy().group_by(role).agg(pl.col(f"{role}_name").cast(pl.String).min()).collect()
         names = ids.join(named, on=role, how="left").sort(f"{role} index")[f"{role}_name"]
     return Vocabulary(role, _plain_array(ids["value"]), None if names is None else _plain_array(names))
