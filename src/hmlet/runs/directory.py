@@ -290,7 +290,7 @@ class RunDirectory:
 
     def _vouch(self, name: str, found: str) -> None:
         if found not in self.record.files[name]:
-            raise self.origin(name).fault("is damaged or of another run (its checksum differs from run.json)")
+            raise self.origin(name).fault("is damaged or belongs to another run (its checksum differs from run.json)")
 
     def metrics(self) -> list[Epoch]:
         """The rows of metrics.jsonl."""
