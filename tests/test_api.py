@@ -245,7 +245,7 @@ def test_remarks_are_logged_and_progress_is_told(
         )
     slow, memory = caplog.messages
     assert re.fullmatch(r"bpr on checkerboard: about \S+ [kM]B of memory", memory)
-    assert slow.startswith("this recipe was made for a GPU")
+    assert slow.startswith("this recipe is meant for a GPU")
     assert list(shown) == [f"loading {place}", "training bpr"]
     assert re.fullmatch(r"epoch 1 of 1  loss \d\.\d{4}  best ndcg \d\.\d{4} \(epoch 1\)", shown["training bpr"][0])
     assert run.profile is None

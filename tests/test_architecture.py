@@ -80,7 +80,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 # Options of torchrun and git are the same whoever reads about them.
 OTHERS = {"--nproc-per-node", "--show-toplevel", "--porcelain"}
 COMMANDS = {"selection/page.py": {"--out"}}  # a page with a command to copy
-NO_MESSAGES = {"system/spelling.py", "reporting/figures.py"}  # where options are spelled; names of CSS
+NO_MESSAGES = {"system/spelling.py", "reporting/drawing.py"}  # where options are spelled; names of CSS
 
 
 def named_options(source: str) -> set[str]:

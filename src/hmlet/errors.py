@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message names the value, the place and the fix; none of them is a bug of ours."""
+"""User errors. Each message names the value, the place and the fix; none of them is an internal error."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class OutOfMemory(TrainingError):
 
 
 class LostRank(HmletError):
-    """A process of a training on several that is gone. What it had saved is whole, and starting again is the cure."""
+    """A process of a training on several that is gone. Its checkpoints are intact; start it again."""
 
     code = "lost-rank"
     exit_code = 75  # "try again" among the system's exit statuses

@@ -192,7 +192,9 @@ def test_an_analysis_that_cannot_be_kept_is_printed_all_the_same(
         assert main(["analyze", str(run.path), "--centrality", "none", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["nodes"] == len(DEGREE)
-    assert err.startswith(f"the analysis is not kept in {run.path}: {run.path} is being written by another process")
+    assert err.startswith(
+        f"the analysis could not be stored in {run.path}: {run.path} is being written by another process"
+    )
     assert not (run.path / "analysis.json").exists()
 
 

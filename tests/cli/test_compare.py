@@ -135,7 +135,7 @@ def test_without_the_data_runs_are_compared_without_the_floor(
         shutil.rmtree(tmp_path / name / "data")
         opened.append(Run.open(tmp_path / name))
     assert compare_runs(opened).floor is None
-    assert "popularity is not shown as the floor: the data of " in caplog.text
+    assert "popularity, the floor, could not be computed: the data of " in caplog.text
 
 
 def test_a_run_is_level_with_itself(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_progress_reaches_the_last_run(runs: dict[str, Path]) -> None:
 
 def test_one_run_is_nothing_to_compare(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs["gcn"])]) == 2
-    assert capsys.readouterr().err.startswith("error: there is only lightgcn")
+    assert capsys.readouterr().err.startswith("error: only lightgcn to compare")
 
 
 def test_other_data_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,8 @@ def test_an_empty_part_is_said_from_preparing_to_the_report(tmp_path: Path, caps
     assert "best epoch 2 of 2; no validation part: the last epoch is kept\n" in capsys.readouterr().out
     assert main(["evaluate", place]) == main(["compare", place, place]) == 2
     assert capsys.readouterr().err == 2 * (
-        "error: no user of few has a held-out item in the test part: prepare it with a split that holds some out\n"
+        "error: no user of few has a held-out item in the test part: "
+        "prepare it with a split that holds some interactions out\n"
     )
     assert main(["report", place, "--out", str(tmp_path / "report.html")]) == 0
     assert "the report has no test scores: no user of few" in capsys.readouterr().err
@@ -140,7 +141,7 @@ def test_help_names_what_the_data_room_has(capsys: pytest.CaptureFixture[str]) -
     """The help is written out, because it must not import the room; here the two are compared."""
     said = " ".join(run(capsys, "prepare", "--help").replace("│", " ").split())
     *most, last = FORMATS
-    assert f"{', '.join(most)} or {last}; by default the suffix decides" in said
+    assert f"{', '.join(most)} or {last}. Default: from the suffix" in said
     assert cli_data.DEFAULT_SPLIT == splits.DEFAULT_SPLIT
 
 

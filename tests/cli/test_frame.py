@@ -161,7 +161,7 @@ def test_memory_that_runs_out_is_one_line_and_status_2(
     assert main(["probe"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: there is not enough memory: ")
+    assert err.startswith("error: not enough memory: ")
 
 
 def test_a_command_with_little_memory_ends_in_one_line(tmp_path: Path) -> None:

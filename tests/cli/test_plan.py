@@ -35,7 +35,9 @@ def test_a_plan_of_more_edges_than_a_graph_can_have(capsys: pytest.CaptureFixtur
     assert main([*arguments, "--device", "cuda", "--memory", "9TB", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["fits"], found["changes"]) == (False, [])
-    assert found["refused"].startswith("10,000,000,000 training interactions are more than the 1,073,741,823 edges")
+    assert found["refused"].startswith(
+        "10,000,000,000 training interactions exceed the graph's limit of 1,073,741,823 edges"
+    )
     assert found["bytes"]["graph"] > 10**10 * 36
     assert main([*arguments, "--device", "cuda", "--memory", "9TB"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("It cannot be trained: 10,000,000,000 training")
@@ -72,7 +74,7 @@ def test_a_plan_for_this_machine_tells_the_time(capsys: pytest.CaptureFixture[st
     [
         ([], "plan needs DATA, or --users, --items and --edges"),
         (["--users", "5", "--items", "5"], "plan needs DATA, or --users, --items and --edges"),
-        (["debian", "--users", "5"], "plan was given DATA, 'debian', and sizes as well"),
+        (["debian", "--users", "5"], "plan was given DATA, 'debian', and sizes"),
         (["--users", "30", "--items", "40", "--edges", "1201"], "--edges 1,201 are more than the 1,200 pairs"),
         (["debian", "--memory", "much"], "--memory 'much' is not a size"),
         (["debian", "--memory", "1.2.3GB"], "--memory '1.2.3GB' is not a size"),

@@ -52,7 +52,7 @@ def test_without_ids_a_few_users_are_shown_as_a_sample(run: Path, capsys: pytest
     assert main(["recommend", str(run), "-k", "2", "--json"]) == 0
     out, err = capsys.readouterr()
     assert [answer["user"] for answer in json.loads(out)] == ["u0", "u24", "u47"]
-    assert err == "3 of 48 users as a sample; name others with --user\n"
+    assert err == "3 of 48 users, as a sample; choose others with --user\n"
 
 
 def test_small_scores_keep_three_digits(
@@ -77,7 +77,7 @@ def test_a_newcomers_items_are_a_line_of_csv(run: Path, capsys: pytest.CaptureFi
     assert call(capsys, "recommend", run, "--items", 'i1,"i3",', "-k", 4, "--json") == plain
     assert "item 'i1, i3' is not" in fails(capsys, "recommend", run, "--items", '"i1, i3",i5')
     assert "not a line of CSV" in fails(capsys, "recommend", run, "--items", '"i1,i3')
-    assert "--mask goes with --user" in fails(capsys, "recommend", run, "--items", "i1", "--mask", "nonsense")
+    assert "--mask needs --user" in fails(capsys, "recommend", run, "--items", "i1", "--mask", "nonsense")
 
 
 def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_lists_of_items_come_from_files(run: Path, tmp_path: Path, capsys: pytes
     (answer,) = json.loads(call(capsys, "recommend", run, "--items", "i1", *lists, "--json"))
     assert {each["item"] for each in answer["items"]} == {"i3", "i7"}
     none = call(capsys, "recommend", run, "--items", "i1", "--allow", tmp_path / "deny", "--deny", tmp_path / "deny")
-    assert none == "someone with i1\nno item is left to recommend\n"
+    assert none == "someone with i1\nno item left to recommend\n"
 
 
 def test_similar(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,10 +128,12 @@ def test_explain_shows_the_items_that_the_sentence_names_first(run: Path, capsys
 
 
 def test_mistakes_take_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "recommend takes --user or --items" in fails(capsys, "recommend", run, "--user", "u1", "--items", "i1")
+    assert "recommend takes either --user or --items" in fails(
+        capsys, "recommend", run, "--user", "u1", "--items", "i1"
+    )
     assert "new user 1 has no items" in fails(capsys, "recommend", run, "--items", ",")
     assert "user 'u99' is not in the data set" in fails(capsys, "recommend", run, "--user", "u99")
-    assert "similar needs --item or --user" in fails(capsys, "similar", run)
+    assert "similar takes either --item or --user" in fails(capsys, "similar", run)
     assert "item 'x' is not in the data set" in fails(capsys, "explain", run, "--user", "u1", "--item", "x")
     missing = tmp_path / "missing"
     assert f"cannot read {missing}" in fails(capsys, "export", run, "--out", tmp_path / "a.csv", "--users", missing)

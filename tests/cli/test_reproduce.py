@@ -46,5 +46,5 @@ def test_two_data_sets_of_one_name_are_refused(tmp_path: Path, capsys: pytest.Ca
     both = [str(checkerboard(blocks=blocks).save(tmp_path / f"{blocks}")) for blocks in (2, 3)]
     assert main(["reproduce", "--dataset", both[0], "--dataset", both[1], "--plan"]) == 2
     assert capsys.readouterr().err == (
-        "error: two data sets are called checkerboard: reproduce them apart, each with its own --out\n"
+        "error: two data sets are called checkerboard: reproduce them separately, each with its own --out\n"
     )

@@ -76,7 +76,7 @@ def test_a_training_that_ends_too_soon_says_so(
     assert main([*call, *short]) == 0
     told = capsys.readouterr()
     assert f"best epoch {best} of 6" in told.out
-    assert ("validation still rose at the end" in told.err) == says
+    assert ("validation was still improving at the end" in told.err) == says
 
 
 def test_a_directory_takes_no_recipe_by_its_name_alone(

@@ -122,7 +122,7 @@ def test_overrides_are_toml_or_plain_words() -> None:
         ("model.activation=gelu", ["model.activation", "gelu", "leaky-relu"]),
         ("model.layers=0", ["model.layers", "0"]),
         ("model.layers=17", ["model.layers", "17"]),
-        ('model.gate_types=["gated"]', ["1 entries for 4 layers", "give one a layer"]),
+        ('model.gate_types=["gated"]', ["1 entries for 4 layers", "give one per layer"]),
         ("seed=-1", ["seed", "-1"]),
         ("seed.x=2", ["seed.x=2", "model.*, train.*, loss.*, seed"]),
         ("epochs=5", ["epochs=5", "section.key=value", "train.epochs=20"]),

@@ -143,7 +143,7 @@ def test_a_later_call_takes_up_what_an_earlier_one_left(tmp_path: Path, monkeypa
         handler.answer(content, 6)
         return True
 
-    with server(break_off) as (url, _), pytest.raises(DataError, match=r"6 of 20 bytes.*what has arrived is kept"):
+    with server(break_off) as (url, _), pytest.raises(DataError, match=r"6 of 20 bytes.*the partial download is kept"):
         catalog.fetch("tiny", mirror=url)
     assert not catalog.is_at_hand("tiny")
     with server() as (url, handler):
@@ -264,7 +264,7 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, name: str) -> None:
 
 
 def test_a_set_without_a_home_asks_for_a_mirror() -> None:
-    with pytest.raises(DataError, match=r"no public home.*`mirror`"):
+    with pytest.raises(DataError, match=r"no public download.*`mirror`"):
         catalog.load("tiny")
 
 

@@ -414,7 +414,7 @@ def test_vocabulary_knows_ids_in_both_spellings() -> None:
 
 @pytest.mark.parametrize("one", ["12", 12], ids=["text", "number"])
 def test_one_id_is_not_taken_for_a_list_of_its_letters(one: Any) -> None:
-    with pytest.raises(ConfigError, match=r"is one user, where a list of them is needed: write \['?12'?\]"):
+    with pytest.raises(ConfigError, match=r"is a single user, but a list is needed: write \['?12'?\]"):
         Vocabulary("user", pa.array([1, 2, 12])).indices(one)
 
 

@@ -92,7 +92,7 @@ def test_the_rating_that_counts_is_the_data_sets_own() -> None:
 
 
 def test_nothing_new_is_refused() -> None:
-    with pytest.raises(DataError, match="all 1 new interactions are in planted already"):
+    with pytest.raises(DataError, match="all 1 new interactions are already in planted"):
         grown([("u0", "i1")], SMALL)
 
 

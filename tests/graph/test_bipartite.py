@@ -81,7 +81,9 @@ def test_items_beyond_16_bits_keep_their_users_in_order() -> None:
 
 
 def test_more_edges_than_32_bits_number_are_refused() -> None:
-    with pytest.raises(DataError, match=r"1,073,741,824 training interactions are more than the 1,073,741,823 edges"):
+    with pytest.raises(
+        DataError, match=r"1,073,741,824 training interactions exceed the graph's limit of 1,073,741,823 edges"
+    ):
         Graph.from_csr(Csr(np.array([0, 2**30]), np.broadcast_to(np.int32(0), 2**30)), 1)
     require_edges(2**30 - 1)
 

@@ -95,7 +95,7 @@ def test_a_repository_without_a_run_is_refused(server: Hub, tmp_path: Path) -> N
     server.repositories["me/text"] = Repository(False, {"README.md": b"nothing"}, ["first"])
     done = call(server, tmp_path, "pull", "me/text", "--out", str(tmp_path / "out"))
     assert done.returncode == 2
-    assert "me/text has no run of hmlet" in done.stderr
+    assert "me/text has no hmlet run" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

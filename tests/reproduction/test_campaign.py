@@ -211,7 +211,7 @@ def test_a_file_that_is_no_records_is_refused(name: str, tmp_path: Path) -> None
         member = tarfile.TarInfo(name)
         member.size = 2
         archive.addfile(member, BytesIO(b"{}"))
-    with pytest.raises(DataError, match="no file of a record"):
+    with pytest.raises(DataError, match="not part of a record"):
         unpack(hostile, tmp_path / "here")
     assert not (tmp_path / "here").exists()
 

@@ -161,7 +161,7 @@ def test_a_recorded_search_is_read_and_written_as_it_was(path: Path, tmp_path: P
 def test_a_damaged_search_file_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bpr.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"bpr\.json is not the file of a search"):
+    with pytest.raises(ConfigError, match=r"bpr\.json is not a search file"):
         SearchFile.read(path)
 
 

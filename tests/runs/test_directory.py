@@ -153,7 +153,7 @@ def test_a_missing_file_is_refused_by_name(name: str, copy: Path) -> None:
 def test_a_file_of_another_run_is_refused_by_name(name: str, copy: Path, another: Path) -> None:
     """Two files of one content are no two files: the ids of both runs are the same."""
     shutil.copy(another / name, copy / name)
-    with pytest.raises(RunError, match=rf"{name} is (damaged or )?of another run"):
+    with pytest.raises(RunError, match=rf"{name} (is damaged or )?belongs to another run"):
         READERS[name](copy)
 
 
@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(unfinished: Path, data: Dataset
 def test_a_checkpoint_of_another_run_is_refused(unfinished: Path, data: Dataset, tmp_path: Path) -> None:
     path = _stop(data, recipe(seed=2), tmp_path / "other")
     shutil.copy(unfinished / CHECKPOINT, path / CHECKPOINT)
-    with pytest.raises(RunError, match=f"{CHECKPOINT} is of another run"):
+    with pytest.raises(RunError, match=f"{CHECKPOINT} belongs to another run"):
         training.fit(data, recipe(seed=2), path, device="cpu", resume=True)
 
 
@@ -261,7 +261,7 @@ def test_the_data_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RunError) as refused:
         _ = Run(directory).data
     assert str(refused.value) == (
-        f"the data of ../made/run was at {tmp_path / 'made' / 'data'}: say where it is now with `data`"
+        f"the data of ../made/run was at {tmp_path / 'made' / 'data'}: pass its new location with `data`"
     )
     assert Run(directory, tmp_path / "now").data.fingerprint == checkerboard().fingerprint
     checkerboard(blocks=3).save(tmp_path / "other")
@@ -322,7 +322,7 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(
     with locked(copy):
         kept_nowhere = run.evaluate("test", k=11)
     assert [record.getMessage() for record in caplog.records] == [
-        f"the evaluation is not kept in {copy}: {copy} is being written by another process: "
+        f"the evaluation could not be stored in {copy}: {copy} is being written by another process: "
         "wait for it, or stop it first"
     ]
     assert (copy / RECORD).read_bytes() == before

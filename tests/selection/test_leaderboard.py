@@ -58,7 +58,7 @@ def test_the_model_that_learns_the_data_wins(board: Leaderboard) -> None:
     chance = by_name(board)["chance"]
     assert chance.p < 0.001
     assert board.rows[0].p is None
-    assert board.conclusion() == "lightgcn is best on validation. On test it is ahead of every other model (p < 0.05)."
+    assert board.conclusion() == "lightgcn is best on validation. On test, it beats every other model (p < 0.05)."
     assert re.fullmatch(r"<Leaderboard on checkerboard: \d of \d models, best lightgcn>", repr(board))
 
 
@@ -69,7 +69,8 @@ def test_the_conclusion_says_who_did_better_or_as_well_on_test() -> None:
 
     rows = row("a", 0.2, None), row("b", 0.3, 0.01), row("c", 0.21, 0.4), row("d", 0.1, 0.001), Row("e", "graph")
     assert Leaderboard("data", Path("out"), rows, None).conclusion() == (
-        "a is best on validation. On test b did better (p < 0.05). On test c cannot be told from it (p ≥ 0.05)."
+        "a is best on validation. On test, b did better (p < 0.05). "
+        "On test, c does not differ significantly from it (p ≥ 0.05)."
     )
 
 
@@ -233,7 +234,7 @@ def test_a_stopped_call_goes_on(board: Leaderboard, tmp_path: Path, monkeypatch:
 
 
 def test_other_data_in_the_same_directory_is_refused(board: Leaderboard) -> None:
-    with pytest.raises(RunError, match=r"is about other data \([0-9a-f]{12} there, [0-9a-f]{12} here\)"):
+    with pytest.raises(RunError, match=r"is for another data set \([0-9a-f]{12} there, [0-9a-f]{12} here\)"):
         hmlet.leaderboard(checkerboard(3), board.out, models=["chance"], device="cpu")
 
 
@@ -252,6 +253,6 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
         hmlet.leaderboard(untested, tmp_path / "out")
     assert not list(tmp_path.iterdir())
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="is not a leaderboard's directory"):
+    with pytest.raises(RunError, match="is neither empty nor a leaderboard"):
         hmlet.leaderboard(checkerboard(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

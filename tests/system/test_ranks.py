@@ -238,7 +238,7 @@ def test_columns_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_solver_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="wrmf is solved in one process"):
+    with pytest.raises(ConfigError, match="wrmf has a closed form, which runs in one process"):
         training.fit(ranked.data(), resolve("wrmf"), tmp_path / "run", device="cpu", ranks=Ranks(0, 2))
     assert not (tmp_path / "run").exists()
 

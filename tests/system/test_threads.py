@@ -77,7 +77,7 @@ def test_the_number_is_set_for_a_while_and_a_wanted_one_is_not_measured(monkeypa
     with working_threads():
         assert 1 <= torch.get_num_threads() <= possible_threads()
     assert torch.get_num_threads() == before
-    with pytest.raises(ConfigError, match="0 threads"), working_threads(0):
+    with pytest.raises(ConfigError, match="0 is not a valid number of threads"), working_threads(0):
         pass
 
 

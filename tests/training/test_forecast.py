@@ -418,7 +418,7 @@ def test_what_cannot_be_extended_says_why(tmp_path: Path, capsys: pytest.Capture
     assert "its loss follows a schedule" in refusal(tmp_path / "moving")
     api.fit(place, tiny("train.epochs=2"), tmp_path / "run", device="cpu")
     already = refusal(tmp_path / "run", "--set", "train.epochs=2")
-    assert "has 2 epochs already: say how many, as in --set train.epochs=4" in already
+    assert "has 2 epochs already: say how many epochs in total, as in --set train.epochs=4" in already
     changes = ["--set", "train.epochs=4", "--set", "train.l2=0.5"]
     assert "changes the number of epochs alone: train.l2 is" in refusal(tmp_path / "run", *changes)
     (tmp_path / "run" / CHECKPOINT).unlink()

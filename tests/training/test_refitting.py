@@ -56,7 +56,7 @@ def test_a_closed_form_is_refitted_too(tmp_path: Path) -> None:
 
 def test_what_was_trained_on_everything_is_not_refitted(tmp_path: Path) -> None:
     whole = hmlet.fit(everything_trains(checkerboard()), resolve("popularity"), tmp_path / "run", device="cpu")
-    with pytest.raises(NothingHeldOut, match="was trained on everything already"):
+    with pytest.raises(NothingHeldOut, match="was already trained on all data"):
         hmlet.refit(whole, tmp_path / "refit", device="cpu")
 
 

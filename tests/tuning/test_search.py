@@ -362,7 +362,7 @@ def test_a_storage_that_cannot_be_opened_keeps_its_password(fake: Fake, tmp_path
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_has_a_space_that_its_recipe_takes(model: str) -> None:
     if model == "popularity":
-        with pytest.raises(ConfigError, match="popularity comes without a search space"):
+        with pytest.raises(ConfigError, match="popularity has no default search space"):
             load_space(None, model)
         return
     space = load_space(None, model)

@@ -71,7 +71,7 @@ def analysed(
     graph = training_graph(data)
     choices = [read_choices(run, data, graph.n_nodes) for run in runs]
     if len({each.layers for each in choices}) > 1:
-        raise RunError("the runs gate different layers, so their classes mean different things", "analyse them apart")
+        raise RunError("the runs gate different layers, so their classes are not comparable", "analyse them separately")
     central = (
         None if samples == 0 else cached_centralities(data, graph, samples=samples, device=device, advance=advance)
     )
@@ -102,9 +102,7 @@ def parse_centrality(text: str) -> int | None:
 def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> Choices:
     """What a run's gates chose; a run of other data or of a model without gates is refused."""
     if run.require_finished().record.data.fingerprint != data.fingerprint:
-        raise RunError(
-            f"{run.path} was trained on other data than {data.name}", "analyse runs of one data set at a time"
-        )
+        raise RunError(f"{run.path} was not trained on {data.name}", "analyse runs of one data set at a time")
     choices = Choices.read(run, n_nodes)
     if choices is None:
         raise RunError(

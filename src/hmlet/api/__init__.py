@@ -1,7 +1,7 @@
 """Every command as a Python function, and a finished run with what one asks of it.
 
 A function takes what its command takes. Data is a data set, a prepared directory or a named set; a run is a `Run` or
-its directory. Nothing here prints. Remarks go to the logger "hmlet", and `progress` is told how far long work is.
+its directory. Nothing here prints. Remarks go to the logger "hmlet", and `progress` reports on long calls.
 """
 
 from hmlet.api.runs import Run, analyze, compare, evaluate, export, report, serve

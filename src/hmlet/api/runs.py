@@ -75,12 +75,12 @@ def evaluate(
 def compare(
     *runs: Run | Path | str, split: str = "test", mask: str = "train", k: int = 20, progress: Progress | bool = True
 ) -> Comparison:
-    """Models side by side, and whether the gap between the two best can be chance: `hmlet compare`.
+    """Compare models and test whether the difference between the two best is significant: `hmlet compare`.
 
     Example: hmlet.compare("runs/end", "runs/lightgcn").conclusion()
 
     Runs that differ only in their seed count as one model. `Comparison.floor` has what every model has to beat: the
-    metrics of popularity on the same data, unless a run is of that model.
+    metrics of popularity on the same data, unless one of the runs is popularity.
     """
     from hmlet.runs.comparison import compare_runs
 
@@ -108,7 +108,7 @@ def analyze(
         try:
             keep(directory, result)
         except RunError as error:  # the numbers are right even if they cannot be kept
-            log.warning("the analysis is not kept in %s: %s", directory.path, error)
+            log.warning("the analysis could not be stored in %s: %s", directory.path, error)
     return found
 
 
@@ -119,8 +119,8 @@ def report(
 
     Example: hmlet.report("runs/end", "runs/lightgcn", out="report.html")
 
-    The gates shown are those of the first run that `analyze` has seen. `figures` is a directory for every figure as SVG
-    and PNG besides.
+    The gate figures show the first analysed run. With `figures`, every figure is also written to
+    that directory as SVG and PNG.
     """
     from hmlet.reporting import write_report
     from hmlet.runs.comparison import compare_runs, floor_of
@@ -188,8 +188,8 @@ def serve(
 
     Requests must carry the bearer `token`, by default that of HMLET_TOKEN; an address that other machines can reach
     needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `ab` is a second run that answers a
-    `share` of the users, by default half of them; each user stays with one run. `listening` is told the address once
-    requests are answered there.
+    `share` of the users, by default half of them; each user stays with one run. `listening` receives the address
+    once the service answers requests.
     """
     if token is None and "HMLET_TOKEN" in os.environ:
         token = os.environ["HMLET_TOKEN"].strip()
@@ -263,5 +263,5 @@ def open_run(run: Run | Path | str) -> Run:
 
 def _open_all(runs: Sequence[Run | Path | str]) -> list[Run]:
     if not runs:
-        raise ConfigError("there is no run to look at", "name at least one")
+        raise ConfigError("no runs were given", "name at least one")
     return [open_run(run) for run in runs]

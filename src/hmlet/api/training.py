@@ -38,7 +38,7 @@ from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
 from hmlet.tuning import search as tuning
 from hmlet.tuning.backend import Pruning, Sampler
 
-TOLD_SECONDS = 5.0  # less time than this is not worth a word beside a progress bar
+TOLD_SECONDS = 5.0  # shorter than this, a forecast is not shown
 log = logging.getLogger(__name__)
 
 
@@ -158,10 +158,10 @@ def fit(
     training is taken; a model by its name, for data that no search was made for, has such alternatives. `minutes` is a
     budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the recipe of the
     finished run names. `threads` on the CPU are by default those that this machine has and that are fast now. With
-    `resume`, the run in `out` goes on from its last checkpoint, by its own recipe if none is given. With `extend`, a
-    run with a constant step size goes on with more epochs: those of the recipe, or twice its own. The run keeps a copy
+    `resume`, the run in `out` continues from its last checkpoint, by its own recipe if none is given. With `extend`, a
+    run with a constant step size trains for more epochs: those of the recipe, or twice its own. The run keeps a copy
     of its data, unless `keep_data` is off and the data is on disk. `profile` writes where the time goes to
-    profile.json; `tensorboard` is a directory for TensorBoard events; `callbacks` are told of every epoch
+    profile.json; `tensorboard` is a directory for TensorBoard events; `callbacks` are called after every epoch
     (hmlet.callbacks). Processes that torchrun started train together; `ranks` are those of a group already joined.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -316,7 +316,7 @@ def _sizes(data: Dataset | Path | str | None, users: float | None, items: float 
     if data is not None and given == (None, None, None):
         return Sizes.of(_load(data, hidden))
     if data is not None:
-        raise ConfigError(f"plan was given DATA, {str(data)!r}, and sizes as well", "leave out one or the other")
+        raise ConfigError(f"plan was given DATA, {str(data)!r}, and sizes", "give one or the other")
     if users is None or items is None or edges is None:
         raise ConfigError(
             f"plan needs DATA, or {option('users')}, {option('items')} and {option('edges')}", "for example debian"
@@ -346,4 +346,4 @@ def _warn(recipe: Recipe, device: str) -> None:
     """Warn that a recipe for a GPU is slow without one."""
     if device == "cpu" and recipe.train.precision == "bfloat16":
         smaller = override("model.embedding_size=64")
-        log.warning("this recipe was made for a GPU and takes long on a CPU; %s makes it smaller", smaller)
+        log.warning("this recipe is meant for a GPU and slow on a CPU; %s makes it smaller", smaller)

@@ -1,4 +1,4 @@
-"""What a training is told to: plain functions for every epoch, or callbacks that also see its start and its end.
+"""Training callbacks: plain functions for every epoch, or callbacks that also see its start and its end.
 
 Example: hmlet.fit("debian", "lightgcn", callbacks=[hmlet.callbacks.MLflow(experiment="debian")])
 

@@ -48,7 +48,7 @@ def numbers(event: EpochEvent) -> dict[str, float]:
 
 
 class Told:
-    """The callbacks of one training as one. Functions are told of epochs alone."""
+    """The callbacks of one training as one. Functions are called after epochs only."""
 
     def __init__(self, callbacks: Iterable[Callback | Listener], data: Dataset, out: Path, first: bool) -> None:
         self.data, self.out = data, out
@@ -81,9 +81,9 @@ class Told:
 def telling(
     callbacks: Iterable[Callback | Listener], data: Dataset, out: Path, *, first: bool = True
 ) -> Iterator[Told]:
-    """Check the callbacks, and at the end of the block end those that began, whatever happened.
+    """Check the callbacks, and close the started ones at the end of the block, even after an error.
 
-    Without `first`, this is not the first of several processes, and only functions are told.
+    Without `first`, this is not the first of several processes, and only functions are called.
     """
     told = Told(callbacks, data, out, first)
     told.check()

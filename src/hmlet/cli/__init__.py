@@ -62,14 +62,14 @@ def _tell_version(wanted: bool) -> None:
 @app.callback()
 def hmlet(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Graph collaborative filtering in which every node chooses between linear and non-linear propagation."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status of one command: 0, 2 for a user's mistake (one line on standard error), 1 for a bug of ours."""
+    """The exit status of one command: 0, 2 for a user error (one line on standard error), 1 for an internal error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         _require_utf8(arguments)
@@ -79,17 +79,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HmletError as error:
         _report(error)
         if isinstance(error, LostRank):
-            os._exit(error.exit_code)  # PyTorch's own way out may wait for the rank that is gone
+            os._exit(error.exit_code)  # PyTorch's own shutdown may wait for the rank that has died
         return error.exit_code
     except KeyboardInterrupt:
         report_error("interrupted")
         return 130
     except BrokenPipeError:
-        _abandon(sys.stdout)  # its reader went away (`hmlet … | head`)
+        _abandon(sys.stdout)  # the reader closed the pipe (`hmlet … | head`)
         return 0
     except Exception as error:
         if _lacks_memory(error):
-            _report(HmletError("there is not enough memory", "free some, raise the limit, or use less data"))
+            _report(HmletError("not enough memory", "free some, raise the limit, or use less data"))
             return HmletError.exit_code
         if isinstance(error, OSError) and error.errno is not None:
             _report(_refused(error))
@@ -107,14 +107,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refused(error: OSError) -> HmletError:
-    """What the system says against a path that no command foresaw, or against our output where no path is named."""
+    """A system error that no command handled, for a path or for standard output."""
     if error.filename is None:
         return HmletError(f"cannot read or write: {error.strerror}", "check the disk, and where standard output goes")
-    return HmletError(f"{error.filename}: {error.strerror}", "check the path and your rights to it")
+    return HmletError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is that memory ran out; PyTorch and the dynamic linker have no class for it."""
+    """Whether an error means that memory ran out; PyTorch and the dynamic linker have no class for it."""
     if error is None:
         return False
     said = str(error).lower()
@@ -124,7 +124,7 @@ def _lacks_memory(error: BaseException | None) -> bool:
 
 
 def _require_utf8(arguments: list[str]) -> None:
-    """Refuse a name that is not UTF-8: no record could hold it, and some libraries cannot open it."""
+    """Reject an argument that is not UTF-8: JSON cannot store it, and some libraries cannot open it."""
     for argument in arguments:
         if not is_utf8(argument):
             raise ConfigError(f"the argument {argument!r} is not UTF-8", "rename the file, or write the id in UTF-8")
@@ -136,7 +136,7 @@ def _abandon(stream: TextIO) -> None:
 
 
 def _report(error: HmletError) -> None:
-    """One line about an error, from one process if it can be.
+    """One line about an error, from a single process if possible.
 
     A rank that found what every rank can find lets rank 0 say it, whereupon torchrun ends all others. Where that does
     not happen, the error is this rank's alone, or rank 0 is slow: then it speaks after all.
@@ -148,7 +148,7 @@ def _report(error: HmletError) -> None:
 
 
 def _require_one_process(arguments: list[str]) -> None:
-    """Refuse that torchrun starts several processes of a command that is written for one."""
+    """Reject several processes of a command that supports only one."""
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     if (command := " ".join(_command(arguments))) not in _ON_RANKS or "--refit-all" in arguments:
@@ -166,12 +166,12 @@ def _call(arguments: list[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     finally:
-        sys.stdout.flush()  # a reader that has gone away shows here, and not after main
+        sys.stdout.flush()  # a closed pipe raises here, not after main
     return 0
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """The leading words of a command line that name a command there is: `data stats`, `train`."""
+    """The leading words of a command line that name an existing command: `data stats`, `train`."""
     found: list[str] = []
     here: Any = typer.main.get_command(app)
     for word in (word for word in arguments if not word.startswith("-")):
@@ -192,6 +192,6 @@ def run() -> None:
     status = main()
     try:
         sys.stderr.flush()
-    except OSError:  # a log that has no room, for which Python would end with a status of its own
+    except OSError:  # a full disk, where Python would exit with its own status
         _abandon(sys.stderr)
     sys.exit(status)

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 @app.command()
 def analyze(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories that differ in the seed.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run directories that differ only in their seed.")
+    ],
     centrality: Annotated[
         str, typer.Option(help="Betweenness and closeness: exact, sampled:N (from N sources) or none.")
     ] = "exact",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda, for the centralities.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device for the centralities: auto, cpu or cuda.")] = "auto",
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """Analyse the gates of a finished run, and write what is found into it as analysis.json.
+    """Analyse the gates of a finished run and store the result in it as analysis.json.
 
     With several runs of one model and data set it also tells how many nodes keep their class.
 

@@ -1,4 +1,4 @@
-"""`hmlet board`: our best configurations on a benchmark's public split, beside what others published."""
+"""`hmlet board`: our best configurations on a benchmark's public split, compared with published results."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 @app.command()
 def board(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A named benchmark, or the prepared directory of one: gowalla.")
+        str, typer.Argument(metavar="DATA", help="A named benchmark such as gowalla, or its prepared directory.")
     ],
-    arm: Annotated[list[str] | None, typer.Option(help="Only this arm, repeatable; by default all.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Run only this arm; repeatable. Default: all arms.")] = None,
     arms: Annotated[
-        Path | None, typer.Option(help="A TOML file of arms under [[DATA]]; by default those of hmlet.")
+        Path | None, typer.Option(help="A TOML file with arms under [[DATA]]. Default: the arms that come with hmlet.")
     ] = None,
     selection: Annotated[
         bool,
         typer.Option("--selection", help="Score on a held-out tenth of the training part, to choose between arms."),
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(help="At most this many seeds of each arm; by default 5, 1 of a closed form.", min=1)
+        int | None, typer.Option(help="At most this many seeds per arm. Default: 5, or 1 for a closed form.", min=1)
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the records go; what is there is not run again.")] = Path("board"),
+    out: Annotated[Path, typer.Option(help="Directory for the records; finished runs are not repeated.")] = Path(
+        "board"
+    ),
     minutes: Annotated[
-        float | None, typer.Option(help="Start no run that would not end within this many minutes.")
+        float | None, typer.Option(help="Skip runs that would not finish within this many minutes.")
     ] = None,
     pack: Annotated[
-        Path | None, typer.Option(help="Keep what this call records in one .tar.gz, rewritten after each run.")
+        Path | None, typer.Option(help="Also pack this call's records into one .tar.gz after each run.")
     ] = None,
-    prepare: Annotated[
-        Path | None, typer.Option(help="Only write both splits as prepared directories under this one.")
-    ] = None,
+    prepare: Annotated[Path | None, typer.Option(help="Only write both splits as prepared directories here.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the weights of every run.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say which runs are wanted and which are there.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only list the planned runs and which are done.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train our arms on a benchmark's public split, and set them beside the published numbers.
+    """Train our arms on a benchmark's public split and compare them with published numbers.
 
     Each arm trains on the whole training part, for a fixed number of epochs, and is tested on the published test set.
     Choose between recipes with --selection, which never reads that set. Call it again to go on.

@@ -1,4 +1,4 @@
-"""`hmlet compare`: models side by side, and whether the gap between the two best can be chance."""
+"""`hmlet compare`: compare models and test whether the difference between the two best is significant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from hmlet.cli.evaluate import DataNow
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Two or more run directories on one data set.")],
     split: Annotated[str, typer.Option("--split", help="The part to rank: valid or test.")] = "test",
-    mask: Annotated[str, typer.Option("--mask", help="Items left out of the ranking: train or train+valid.")] = "train",
+    mask: Annotated[
+        str, typer.Option("--mask", help="Items excluded from the ranking: train or train+valid.")
+    ] = "train",
     k: Annotated[int, typer.Option("-k", help="Length of the lists.", min=1)] = 20,
     data: DataNow = None,
     as_json: Json = False,

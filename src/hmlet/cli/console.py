@@ -62,8 +62,8 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]B))?")
 _BOLD, _ITALIC = re.compile(r"\*\*([^*|]+)\*\*"), re.compile(r"\*([^*|]+)\*")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # all but the end of a line
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
-# A recipe, as train, plan and tune are told of it.
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output and nothing else.")]
+# The recipe options of train, plan and tune.
 _MODEL = typer.Option(help="The model's name; `hmlet models` lists them, the default first.")
 MaybeModel = Annotated[str | None, _MODEL]
 Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, best, paper or authors.")]
@@ -71,14 +71,14 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=
 
 
 def given(context: typer.Context, option: str) -> bool:
-    """Whether an option stands on the command line, and does not only have its default."""
+    """Whether an option was given on the command line instead of left at its default."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def settle_streams() -> None:
-    """Let both streams take any line: what a closed one gets is lost, and what standard output cannot spell is escaped,
-    as Python does on standard error by itself."""
+    """Let both streams accept any text: a closed stream discards it, and standard output escapes what its encoding
+    lacks, as standard error already does."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
@@ -92,7 +92,7 @@ def report_error(message: str) -> None:
 
 
 def say_stopped(number: int) -> None:
-    """One line about the signal that ends the process, past Python's streams: one of them may be in use."""
+    """One line about the signal that ends the process, written without Python's streams, which may be in use."""
     if speaks():
         word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(signal.Signals(number), "stopped")
         with suppress(OSError):
@@ -101,18 +101,18 @@ def say_stopped(number: int) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object; NaN is not JSON, so it is an error of ours rather than invalid output."""
-    everything = "utf" in (sys.stdout.encoding or "utf").lower()  # elsewhere JSON's own escapes say the rest
+    """One JSON object; NaN is not JSON and raises instead of printing invalid output."""
+    everything = "utf" in (sys.stdout.encoding or "utf").lower()  # other encodings get JSON escapes
     _write(json.dumps(value, ensure_ascii=not everything, allow_nan=False))
 
 
 def print_line(text: str = "") -> None:
-    """Text for people, in which nothing commands their terminal."""
+    """Text for people, without terminal control sequences."""
     _write(_harmless(text))
 
 
 def _harmless(text: str) -> str:
-    """The text with its control characters, which ids and names may have, as escapes."""
+    """The text with its control characters escaped; ids and names may contain some."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
@@ -122,7 +122,7 @@ def _write(text: str) -> None:
 
 
 def print_emphasised(text: str) -> None:
-    """Markdown whose **bold** and *italic* words a terminal shows as such, in columns of the same width."""
+    """Markdown with **bold** and *italic* rendered by the terminal, columns still aligned."""
     shown = _harmless(text)
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
         shown = _BOLD.sub("\x1b[1m\\1\x1b[0m    ", shown)
@@ -131,7 +131,7 @@ def print_emphasised(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """A remark beside the result: standard error, so that piped output stays clean."""
+    """A remark on standard error, so that piped output stays clean."""
     if speaks():
         _remark(text)
 
@@ -158,14 +158,14 @@ class _Notes(logging.Handler):
 
 
 def _remark(line: str) -> None:
-    """A line on standard error; where there is no room for it, such as in a log on a full disk, work goes on."""
+    """A line on standard error; if it cannot be written, for example on a full disk, work continues."""
     with suppress(OSError):
         sys.stderr.write(line + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A plain aligned table: numbers to the right, words to the left."""
-    from rich.cells import cell_len  # what a terminal shows, where letters may be two columns wide or none
+    from rich.cells import cell_len  # a character may take zero or two terminal columns
 
     cells = [[_harmless(str(cell)).replace("\n", r"\n") for cell in row] for row in rows]
     widths = [max([cell_len(name), *(cell_len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
@@ -180,7 +180,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar on standard error when that is a terminal, and a line now and then where it is a file."""
+    """A progress bar on standard error if it is a terminal, otherwise an occasional line."""
     if not (sys.stderr.isatty() and speaks()):
         yield _lines(title)
         return
@@ -189,7 +189,7 @@ def progress(title: str) -> Iterator[Advance]:
 
 
 def _lines(title: str) -> Advance:
-    """Progress for a log, which keeps every line: one each LINE_SECONDS at the most, and none for short work."""
+    """Progress for a log: at most one line every LINE_SECONDS, and none for short work."""
     said_at = monotonic()
 
     def advance(done: float, total: float | None = None, text: str = "") -> None:

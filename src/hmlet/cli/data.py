@@ -28,7 +28,7 @@ def _group() -> None:
 
 @app.command("list")
 def list_sets(as_json: Json = False) -> None:
-    """List the named sets and whether they are at hand.
+    """List the named data sets and whether each one is available locally.
 
     Example: hmlet data list
     """
@@ -71,7 +71,7 @@ def fetch(
     mirror: Mirror = None,
     as_json: Json = False,
 ) -> None:
-    """Fetch a named set into the cache, and check it.
+    """Download a named data set into the cache and verify it.
 
     Example: hmlet data fetch gowalla
     """
@@ -91,30 +91,28 @@ def fetch(
 @app.command("prepare")
 def prepare(
     files: Annotated[
-        list[Path], typer.Argument(help="Interaction files, read as one; with --split files, one a part.")
+        list[Path], typer.Argument(help="Interaction files, concatenated; with --split files, one file per part.")
     ],
     out: Annotated[Path, typer.Option("--out", help="The prepared directory to write.")],
     format: Annotated[
         str | None,
         typer.Option(
-            "--format", help="csv, tsv, parquet, jsonl, movielens, recbole or adjacency; by default the suffix decides."
+            "--format", help="csv, tsv, parquet, jsonl, movielens, recbole or adjacency. Default: from the suffix."
         ),
     ] = None,
     delimiter: Annotated[
         str | None,
-        typer.Option("--delimiter", help="What is between fields of csv or tsv; the first line shows , ; tab | and ::"),
+        typer.Option("--delimiter", help="Field delimiter of csv or tsv. Detected: , ; tab | and ::"),
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(
-            "--columns", help="The names of all columns of a file without a header line: user,item,rating,timestamp"
-        ),
+        typer.Option("--columns", help="Column names of a file without a header, such as user,item,rating,timestamp"),
     ] = None,
     user: Annotated[
-        str | None, typer.Option("--user", help="The column of user ids; guessed from its name by default.")
+        str | None, typer.Option("--user", help="The column of user ids. Default: guessed from the column names.")
     ] = None,
     item: Annotated[
-        str | None, typer.Option("--item", help="The column of item ids; guessed from its name by default.")
+        str | None, typer.Option("--item", help="The column of item ids. Default: guessed from the column names.")
     ] = None,
     rating: Annotated[str | None, typer.Option("--rating", help="The column of ratings.")] = None,
     timestamp: Annotated[
@@ -122,16 +120,16 @@ def prepare(
     ] = None,
     weight: Annotated[
         str | None,
-        typer.Option("--weight", help="The column of weights, such as plays; those of duplicate rows are added up."),
+        typer.Option("--weight", help="The column of weights, such as play counts; duplicate rows are summed."),
     ] = None,
     decimal: Annotated[
-        str, typer.Option("--decimal", help="What separates the decimals of ratings and weights: . or a comma.")
+        str, typer.Option("--decimal", help="Decimal separator of ratings and weights: . or a comma.")
     ] = ".",
     day_first: Annotated[
         bool, typer.Option("--day-first", help="Dates are written as 31/12/2024 or 31.12.2024.")
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and list them in OUT/skipped.csv.")
+        bool, typer.Option("--skip-bad", help="Skip invalid rows and list them in OUT/skipped.csv.")
     ] = False,
     min_rating: Annotated[float | None, typer.Option("--min-rating", help="Drop rows with a lower rating.")] = None,
     core: Annotated[
@@ -148,19 +146,17 @@ def prepare(
             " valid or test in each row), or files.",
         ),
     ] = DEFAULT_SPLIT,
-    seed: Annotated[int, typer.Option("--seed", help="Which of the random splits.")] = 0,
-    user_name: Annotated[str | None, typer.Option("--user-name", help="The column of users' readable names.")] = None,
-    item_name: Annotated[str | None, typer.Option("--item-name", help="The column of items' readable names.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random split.")] = 0,
+    user_name: Annotated[str | None, typer.Option("--user-name", help="The column of user names.")] = None,
+    item_name: Annotated[str | None, typer.Option("--item-name", help="The column of item names.")] = None,
     user_names: Annotated[
         Path | None, typer.Option("--user-names", help="A file of users' names: a column of ids and one of names.")
     ] = None,
     item_names: Annotated[
         Path | None, typer.Option("--item-names", help="A file of items' names: a column of ids and one of names.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="What to call the data set; by default the file's name.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a prepared directory that stands at --out.")] = False,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the data set. Default: the file's name.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing prepared directory at --out.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn interaction files into a prepared directory: read, merge, filter, split.
@@ -200,7 +196,7 @@ def prepare(
 
 
 def _tell(dataset: Dataset, out: Path) -> None:
-    """What became of the rows, then what the data set is."""
+    """How many rows were kept and dropped, then the data set."""
     done = dataset.provenance
     steps = [
         ("rows read", done.rows + done.skipped),

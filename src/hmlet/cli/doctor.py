@@ -1,4 +1,4 @@
-"""`hmlet doctor`: what is here, and what is missing."""
+"""`hmlet doctor`: installed versions, devices, and missing extras."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hmlet.cli.console import Json, app, print_json, print_line, print_table, re
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Versions, devices and memory, and which extras are missing.
+    """Show versions, devices, memory and missing extras.
 
     Example: hmlet doctor
     """
@@ -24,4 +24,4 @@ def doctor(as_json: Json = False) -> None:
     for place, device in found.devices.items():
         print_line(f"{place}: {device.name}, {readable(device.free_bytes)} free")
     missing = ",".join(found.missing_extras)
-    print_line(f"missing: pip install 'hmlet[{missing}]'" if missing else "all extras are here")
+    print_line(f"missing: pip install 'hmlet[{missing}]'" if missing else "all extras are installed")

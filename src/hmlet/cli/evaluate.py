@@ -1,4 +1,4 @@
-"""`hmlet evaluate`: what a finished run is worth."""
+"""`hmlet evaluate`: metrics of a finished run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from hmlet.cli.console import Json, app, print_json, print_line, print_table, progress
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
-Mask = Annotated[str, typer.Option(help="Items that are left out of the ranking: train or train+valid.")]
+Mask = Annotated[str, typer.Option(help="Items excluded from the ranking: train or train+valid.")]
 DataNow = Annotated[
     str | None,
-    typer.Option("--data", help="Where the data of a run without a copy of it is now: a prepared directory."),
+    typer.Option("--data", help="The prepared directory, if the run has no copy of its data and it has moved."),
 ]
 TopK = Annotated[int, typer.Option("-k", help="Length of the lists.", min=1)]
 
@@ -27,7 +27,7 @@ def evaluate(
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """Full-ranking metrics of a run, averaged over users.
+    """Evaluate a run: full-ranking metrics, averaged over users.
 
     Example: hmlet evaluate runs/end --split test --mask train -k 20
     """

@@ -17,11 +17,11 @@ def finish(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Make a finished run of an interrupted one, with the best model that it has so far.
+    """Finish an interrupted run with the best model it has so far.
 
     Example: hmlet finish runs/end
 
-    Then no more epochs can follow: to go on instead, use hmlet train DATA --out RUN --resume.
+    A finished run cannot continue training. To continue instead, use hmlet train DATA --out RUN --resume.
     """
     import hmlet
 

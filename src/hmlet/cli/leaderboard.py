@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 @app.command()
 def leaderboard(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    out: Annotated[Path, typer.Option(help="The directory of the runs and the page; call again to go on.")],
-    minutes: Annotated[float, typer.Option(help="The time that all models have together.")] = 15.0,
+    out: Annotated[Path, typer.Option(help="Directory for the runs and the page; run the command again to continue.")],
+    minutes: Annotated[float, typer.Option(help="Time budget for all models together.")] = 15.0,
     model: Annotated[
-        list[str] | None, typer.Option(help="Only this model, repeatable; by default every model.")
+        list[str] | None, typer.Option(help="Run only this model; repeatable. Default: every model.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Find the best model for a data set: train each with its default recipe within a budget of time, and compare them.
+    """Find the best model for a data set: train each with its default recipe in a time budget and compare them.
 
     Closed forms run first, then the models of `hmlet try`, then all others. Each gets a share of the time that is left,
-    and a schedule that fits. Call it again to go on: finished runs are kept, and an unfinished one is resumed.
+    and a schedule that fits. Run it again to continue: it keeps finished runs and resumes an unfinished one.
 
-    Validation NDCG@20 chooses the best model. p is of the paired t-test of users' test NDCG@20 against the best.
+    Validation NDCG@20 chooses the best model. p is from a paired t-test of users' test NDCG@20 against the best.
 
     Example: hmlet leaderboard debian --out board --minutes 10
 
@@ -45,7 +45,7 @@ def leaderboard(
 
 
 def print_board(board: Leaderboard) -> None:
-    """The table, what it says, and what to do next."""
+    """The table, its conclusion, and the next command."""
     if board.ranked:
         print_table(board.columns, [row.cells() for row in board.ranked])
     for row in board.rows:

@@ -18,7 +18,7 @@ def package(
     run: RunPath,
     out: Annotated[Path, typer.Option(help="The folder to write, or an archive whose name ends with .tar.gz.")],
     wheel: Annotated[
-        Path | None, typer.Option(help="A wheel of hmlet to include, if the other side cannot install it by its name.")
+        Path | None, typer.Option(help="An hmlet wheel to include, if the target cannot install hmlet from an index.")
     ] = None,
     data: DataNow = None,
     as_json: Json = False,
@@ -33,7 +33,7 @@ def package(
     if as_json:
         print_json({"package": str(written)})
         return
-    print_line(f"{written}: its README.md is the model card and says how to serve it")
+    print_line(f"{written}: see its README.md, the model card, for how to serve it")
 
 
 @app.command()
@@ -41,7 +41,7 @@ def push(
     run: RunPath,
     repository: Repository,
     private: Annotated[
-        bool, typer.Option("--private/--public", help="Who can see a repository that is created for this.")
+        bool, typer.Option("--private/--public", help="Visibility of the repository if it is created.")
     ] = True,
     data: DataNow = None,
     as_json: Json = False,
@@ -64,8 +64,8 @@ def push(
 @app.command()
 def pull(
     repository: Repository,
-    out: Annotated[Path, typer.Option(help="The folder to write; the run is in its folder `run`.")],
-    revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit; by default the latest.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write; the run is in its subfolder `run`.")],
+    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit. Default: the latest.")] = None,
     as_json: Json = False,
 ) -> None:
     """Download a run that `hmlet push` uploaded.

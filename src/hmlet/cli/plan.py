@@ -1,4 +1,4 @@
-"""`hmlet plan`: what a training will need, and what to change where it does not fit."""
+"""`hmlet plan`: memory and time of a training run, and what to change if it does not fit."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hmlet import Plan
 
 Count = Annotated[
-    float | None, typer.Option(help="Instead of DATA: how many there are, such as 1e8.", min=1, max=2**31 - 1)
-]  # as many as 32-bit indices tell apart
+    float | None, typer.Option(help="Number of them instead of DATA, such as 1e8.", min=1, max=2**31 - 1)
+]  # the limit of 32-bit indices
 
 
 @app.command()
@@ -36,16 +36,14 @@ def plan(
     edges: Annotated[float | None, typer.Option(help="Training interactions, such as 1e9.", min=1, max=10**15)] = None,
     preset: Preset = "hmlet",
     overrides: Overrides = None,
-    devices: Annotated[int, typer.Option(help="Ranks that the embedding columns are split over.", min=1)] = 1,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu or cuda; with --memory also a cuda that is not here.")
-    ] = "auto",
+    devices: Annotated[int, typer.Option(help="Number of ranks to split the embedding columns over.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda; with --memory, cuda need not be present.")] = "auto",
     memory: Annotated[
-        str | None, typer.Option(help="What a device has, such as 80GB; by default what is free here.")
+        str | None, typer.Option(help="Memory per device, such as 80GB. Default: what is free on this machine.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The memory and the time that training takes, before anything starts, and what to change if it does not fit.
+    """Predict the memory and time of training, and what to change if it does not fit.
 
     Example: hmlet plan debian --model lightgcn
 
@@ -73,7 +71,7 @@ def plan(
 
 
 def _tell(found: Plan) -> None:
-    """A table of the memory by purpose, the verdict, and what to change."""
+    """Memory by purpose, the verdict, and what to change."""
     recipe, sizes = found.recipe, found.sizes
     places = found.device if found.devices == 1 else f"{found.devices} ranks of {found.device}"
     print_line(

@@ -1,4 +1,4 @@
-"""`hmlet recommend`, `similar`, `explain` and `export`: what a finished run says, with the user's own ids."""
+"""`hmlet recommend`, `similar`, `explain` and `export`: what a finished run recommends, by your own ids."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 
 KNOWN = "all"  # hmlet.ranking.evaluation's, which imports torch, and --help must not
 IDS_BYTES = 1 << 28  # of a file of ids: some ten million of them
-SAMPLED_USERS = 3  # that `recommend` shows if it is told of nobody
+SAMPLED_USERS = 3  # that `recommend` shows without --user or --items
 MOST_CARRIERS = 10  # rows of `explain`'s table of items; the others are summed
-Mask = Annotated[str, typer.Option(help="Which of a user's own items are left out: all, train+valid or train.")]
-Allow = Annotated[
-    Path | None, typer.Option(help="A file of item ids, one a line, spaces included: recommend these only.")
-]
-Deny = Annotated[
-    Path | None, typer.Option(help="A file of item ids, one a line, spaces included: never recommend these.")
-]
+Mask = Annotated[str, typer.Option(help="Which of a user's own items to exclude: all, train+valid or train.")]
+Allow = Annotated[Path | None, typer.Option(help="A file of item ids, one per line: recommend only these.")]
+Deny = Annotated[Path | None, typer.Option(help="A file of item ids, one per line: never recommend these.")]
 
 
 @app.command()
@@ -36,7 +32,7 @@ def recommend(
     user: Annotated[list[str] | None, typer.Option("--user", help="A user's id, repeatable.")] = None,
     items: Annotated[
         str | None,
-        typer.Option(help="Item ids with commas, quoted as in CSV, spaces included: someone the model has never seen."),
+        typer.Option(help="Comma-separated item ids (CSV quoting) of a new user."),
     ] = None,
     k: TopK = 20,
     mask: Mask = KNOWN,
@@ -45,16 +41,16 @@ def recommend(
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """The best items for users, or for a newcomer who has some items; without either, for a few users as a sample.
+    """Recommend items to users, or to a new user with some items. Without either, show a few sample users.
 
     Example: hmlet recommend runs/end --user gimp -k 5
     """
     from hmlet import Run
 
     if user is not None and items is not None:
-        raise ConfigError("recommend takes --user or --items, and not both", "for example --user gimp")
+        raise ConfigError("recommend takes either --user or --items", "for example --user gimp")
     if items is not None and given(context, "mask"):
-        raise ConfigError("--mask goes with --user", "leave it out: a newcomer's own items are never recommended")
+        raise ConfigError("--mask needs --user", "omit it: a new user's own items are never recommended")
     own = [] if items is None else _listed(items)
     opened, lists = Run.open(run, data), {"allow": _ids(allow), "deny": _ids(deny)}
     if items is not None:
@@ -78,7 +74,7 @@ def similar(
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """The items (or users) most like one of them, by the cosine of their factors.
+    """Find the most similar items or users, by the cosine of their factors.
 
     Example: hmlet similar runs/end --item libgtk-3-0 -k 5
     """
@@ -91,7 +87,7 @@ def similar(
     elif user is not None and item is None:
         kind, wanted, found = "user", user, opened.similar_users(user, k)
     else:
-        raise ConfigError("similar needs --item or --user, and not both", "for example --item libgtk-3-0")
+        raise ConfigError("similar takes either --item or --user", "for example --item libgtk-3-0")
     if as_json:
         print_json({kind: wanted, f"{kind}s": found})
         return
@@ -107,7 +103,7 @@ def explain(
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """Why an item is recommended to a user: in a sentence, by layer, and by the user's own items.
+    """Explain a recommendation: in one sentence, by layer, and by the user's own items.
 
     Example: hmlet explain runs/end --user gimp --item libgtk-3-0
     """
@@ -134,7 +130,7 @@ def explain(
         f"remainder {_digits(parts['remainder'], '+')}, "
         f"score {_digits(parts['score'])}"
     )
-    print_line("(the remainder is what the user's own embedding holds and what the items only bring together)")
+    print_line("(the remainder comes from the user's own embedding and from interactions between items)")
 
 
 @app.command()
@@ -142,16 +138,14 @@ def export(
     run: RunPath,
     out: Annotated[Path, typer.Option(help="The file to write: .parquet, .csv or .jsonl.")],
     k: TopK = 20,
-    users: Annotated[
-        Path | None, typer.Option(help="A file of user ids, one a line, spaces included; all users without it.")
-    ] = None,
+    users: Annotated[Path | None, typer.Option(help="A file of user ids, one per line. Default: all users.")] = None,
     mask: Mask = KNOWN,
     allow: Allow = None,
     deny: Deny = None,
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """The top-N of every user in one file, with the columns user, item, rank and score.
+    """Write every user's top-N to one file with the columns user, item, rank and score.
 
     Example: hmlet export runs/end --out topn.parquet -k 20
 
@@ -169,15 +163,15 @@ def export(
 
 
 def _sample(run: Run) -> list[int | str]:
-    """A few users from the whole range of them, and a note that they are only a sample."""
+    """A few evenly spaced users, and a note that they are a sample."""
     users = run.data.users
     chosen = sorted({round(at * (len(users) - 1) / (SAMPLED_USERS - 1)) for at in range(SAMPLED_USERS)})
-    note(f"{len(chosen)} of {len(users):,} users as a sample; name others with --user")
+    note(f"{len(chosen)} of {len(users):,} users, as a sample; choose others with --user")
     return [users.id(at) for at in chosen]
 
 
 def _listed(items: str) -> list[str]:
-    """The ids of one line of CSV, as they are: `a,b` or, where an id has a comma, `"a, b",c`."""
+    """The ids of one line of CSV, unstripped: `a,b`, or `"a, b",c` if an id has a comma."""
     try:
         (fields,) = csv.reader([items], strict=True)
     except (csv.Error, ValueError) as error:
@@ -188,7 +182,7 @@ def _listed(items: str) -> list[str]:
 
 
 def _ids(path: Path | None) -> list[str] | None:
-    """The ids of a file, one a line, as they are: spaces count. Empty lines carry none."""
+    """The ids of a file, one per line, unstripped. Empty lines are skipped."""
     if path is None:
         return None
     lines = read_text(path, "one id a line", IDS_BYTES).replace("\r\n", "\n").split("\n")  # an id may have other ends
@@ -197,7 +191,7 @@ def _ids(path: Path | None) -> list[str] | None:
 
 def _print_items(found: Sequence[Mapping[str, Any]], kind: str) -> None:
     if not found:
-        print_line(f"no {kind} is left to recommend")
+        print_line(f"no {kind} left to recommend")
         return
     named = bool(found) and "name" in found[0]
     rows = [[each[kind], _digits(each["score"]), *([each["name"] or ""] if named else [])] for each in found]

@@ -14,16 +14,17 @@ from hmlet.cli.evaluate import DataNow
 @app.command()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run directories; the gates shown are the first's.")
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories; the gate figures show the first analysed run."),
     ],
     out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")],
     figures: Annotated[
-        Path | None, typer.Option("--figures", help="A directory for every figure as SVG and PNG besides.")
+        Path | None, typer.Option("--figures", help="Also write every figure as SVG and PNG to this directory.")
     ] = None,
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """Write one self-contained page about finished runs; `hmlet analyze` first adds what the gates chose.
+    """Write one self-contained page about finished runs. Run `hmlet analyze` first to include the gates.
 
     Example: hmlet report runs/end --out report.html
 

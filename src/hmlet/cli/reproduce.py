@@ -1,4 +1,4 @@
-"""`hmlet reproduce`: the paper's tables and figures, made again."""
+"""`hmlet reproduce`: reproduce the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -18,45 +18,47 @@ if TYPE_CHECKING:
 def reproduce(
     dataset: Annotated[
         list[str] | None,
-        typer.Option("--dataset", help="A named set or a prepared directory, repeatable; by default debian."),
+        typer.Option("--dataset", help="A named data set or a prepared directory; repeatable. Default: debian."),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="Only this model, repeatable; by default all eleven.")
+        list[str] | None, typer.Option("--model", help="Run only this model; repeatable. Default: all eleven.")
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="main, variants or ablation, repeatable; by default main.")
+        list[str] | None, typer.Option("--table", help="main, variants or ablation; repeatable. Default: main.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="At most this many seeds of each cell; by default 5, 3 or 1.", min=1)
+        int | None,
+        typer.Option(help="At most this many seeds per cell. Default: 5, 3 or 1, depending on the table.", min=1),
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Recipes to start from; by default gpu for the paper's sets and hmlet for others."),
+        typer.Option(help="Preset to start from. Default: gpu for the paper's data sets, hmlet for others."),
     ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value for every recipe, repeatable.")
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Where the records and the page go; what is there is not run again.")
+        Path, typer.Option(help="Directory for the records and the page; finished runs are not repeated.")
     ] = Path("reproduction"),
     minutes: Annotated[
-        float | None, typer.Option(help="Start no run that would not end within this many minutes.")
+        float | None, typer.Option(help="Skip runs that would not finish within this many minutes.")
     ] = None,
     search: Annotated[
-        int | None, typer.Option(help="Instead, search each model's recipe with this many trials, on validation only.")
+        int | None, typer.Option(help="Search each model's recipe instead, with this many trials, on validation only.")
     ] = None,
     space: Annotated[
-        Path | None, typer.Option(help="With --search, a TOML file with a [space] table; by default each model's own.")
+        Path | None,
+        typer.Option(help="With --search: a TOML file with a [space] table. Default: each model's own space."),
     ] = None,
     pack: Annotated[
-        Path | None, typer.Option(help="Keep what this call records in one .tar.gz, rewritten after each run.")
+        Path | None, typer.Option(help="Also pack this call's records into one .tar.gz after each run.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the weights of every run.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say which runs are wanted and which are there.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only list the planned runs and which are done.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train with the recorded recipes, and set each number beside the paper's with a verdict, on one page.
+    """Train with the recorded recipes and compare every number with the paper's on one page.
 
     Call it again to go on: recorded runs are skipped, an interrupted one resumes. What was not run says so.
 
@@ -67,7 +69,7 @@ def reproduce(
     from hmlet.reproduction import choose, plan_runs, reproduce_choices, search_recipes, wanted_runs
 
     if space is not None and search is None:
-        raise ConfigError(f"--space {space} is for a search", "add --search 8, say")
+        raise ConfigError(f"--space {space} needs --search", "add --search 8, for example")
     choices, data = choose(
         dataset or [],
         models=model or [],
@@ -122,7 +124,7 @@ def _tell_search(files: list[Path], as_json: bool) -> None:
 
 
 def tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
-    """The runs that are wanted, and which are there."""
+    """The planned runs, and which are done."""
     if as_json:
         print_json({"runs": [run.as_json() for run in runs]})
         return

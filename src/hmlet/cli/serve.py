@@ -1,4 +1,4 @@
-"""`hmlet serve`: a finished run over HTTP, and the page that explores it."""
+"""`hmlet serve`: serve a finished run over HTTP, with the explorer page."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from hmlet.cli.evaluate import DataNow
 @app.command()
 def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    host: Annotated[str, typer.Option(help="The address to listen on; one that others can reach needs a token.")] = (
+    host: Annotated[str, typer.Option(help="The address to listen on; a non-local address needs a token.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 picks a free one.", min=0, max=65535)] = 8000,
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the bearer token that requests must carry (or set HMLET_TOKEN).")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A further name by which requests may call the service, repeatable.")
+        list[str] | None, typer.Option(help="Another host name to accept in requests; repeatable.")
     ] = None,
     reload_root: Annotated[
-        Path | None, typer.Option(help="Let POST /v1/reload swap in runs of this directory. SIGHUP rereads RUN always.")
+        Path | None,
+        typer.Option(help="Allow POST /v1/reload to load runs from this directory. SIGHUP always reloads RUN."),
     ] = None,
     data: DataNow = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Search an index; GET /v1/model says how much it finds.")
+        bool, typer.Option("--approximate", help="Use an approximate index; GET /v1/model reports its recall.")
     ] = False,
     ab: Annotated[
         Path | None, typer.Option(help="A second run directory, which answers a share of the users (A/B test).")

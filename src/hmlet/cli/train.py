@@ -1,4 +1,4 @@
-"""`hmlet train`: a recipe and a data set to a run directory."""
+"""`hmlet train`: train a model from a recipe and a data set."""
 
 from __future__ import annotations
 
@@ -36,26 +36,28 @@ def train(
     model: MaybeModel = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
     preset: Preset = "hmlet",
-    config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML recipe applied on top of the preset.")] = None,
     overrides: Overrides = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Train for as many of the recipe's epochs as fit into this time, on the whole schedule."),
+        typer.Option(help="Time budget: shorten the schedule so that training fits and still anneals to its end."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads; by default as many as are allowed and fast now.", min=1)
+        int | None, typer.Option(help="CPU threads. Default: measured, within the CPU quota.", min=1)
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on from the last checkpoint of --out; without --model, by its own recipe."),
+        typer.Option(
+            "--resume", help="Continue from the last checkpoint in --out; without --model, with its own recipe."
+        ),
     ] = False,
     extend: Annotated[
         bool,
         typer.Option(
             "--extend",
-            help="Go on with more epochs in --out, if its step size is constant: twice as many as it has, or those of"
+            help="Train more epochs in --out if its step size is constant: twice as many as it has, or"
             " --set train.epochs.",
         ),
     ] = False,
@@ -71,12 +73,15 @@ def train(
         ),
     ] = False,
     no_data: Annotated[
-        bool, typer.Option("--no-data", help="Keep no copy of the data in the run, which then has to stay where it is.")
+        bool,
+        typer.Option(
+            "--no-data", help="Do not copy the data into the run; the prepared directory must then stay in place."
+        ),
     ] = False,
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical on CUDA too.")] = False,
-    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events there.")] = None,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="Bit-identical results on CUDA too.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard events to this directory.")] = None,
     profiled: Annotated[
-        bool, typer.Option("--profile", help="Also say where the time went, beside the least that the device needs.")
+        bool, typer.Option("--profile", help="Also report where the time went, compared with the device's lower bound.")
     ] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved recipe and stop.")] = False,
     as_json: Json = False,
@@ -114,9 +119,9 @@ def train(
             note(f"training first compares the losses {losses} on validation, each with its own settings")
         return
     if out is None:
-        raise ConfigError("train needs --out", "name the run directory to write, for example --out runs/first")
+        raise ConfigError("train needs --out", "name a run directory, for example --out runs/first")
     if refit_all and (extend or out.name in ("", "..")):
-        raise ConfigError("--refit-all needs a new --out of its own", "leave --extend out, and name a directory")
+        raise ConfigError("--refit-all needs a new --out", "drop --extend and name another directory")
     run = hmlet.fit(
         data,
         recipes,
@@ -152,7 +157,7 @@ def train(
         )
     if run.still_improving:
         how = "a larger train.epochs" if run.recipe.model.solved else "--extend, or a larger train.learning_rate"
-        note(f"validation still rose at the end; try {how}")
+        note(f"validation was still improving at the end; try {how}")
     if measured:
         _print_profile(measured)
 
@@ -171,7 +176,7 @@ def _worth(metrics: Mapping[str, float]) -> str:
 
 
 def _print_profile(measured: MeasuredRun) -> None:
-    """Two tables: the run by phase, and a step by part beside its floor."""
+    """Two tables: the run by phase, and each part of a step with its lower bound."""
     print_line()
     total = measured["seconds"]
     rows = [(name, f"{seconds:.3f}", f"{seconds / total:.1%}") for name, seconds in measured["phases"].items()]

@@ -1,4 +1,4 @@
-"""`hmlet try`: from a file that nobody has described to recommendations."""
+"""`hmlet try`: from any interaction file to recommendations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def try_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An interaction file: .csv, .tsv, .parquet or .jsonl.")],
     out: Annotated[
-        Path | None, typer.Option(help="The directory to write; by default named after the file, here.")
+        Path | None,
+        typer.Option(help="The directory to write. Default: named after the file, in the current directory."),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="The time that all models have together.")] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Time budget for all models together.")] = 3.0,
     user: Annotated[str | None, typer.Option(help="The column of user ids, if the guess is wrong.")] = None,
     item: Annotated[str | None, typer.Option(help="The column of item ids, if the guess is wrong.")] = None,
     rating: Annotated[str | None, typer.Option(help="The column of ratings, if the guess is wrong.")] = None,
@@ -28,11 +29,11 @@ def try_file(
     min_rating: Annotated[float | None, typer.Option(help="Drop rows with a lower rating.")] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="csv, tsv, parquet, jsonl, movielens, recbole or adjacency; by default the suffix decides."),
+        typer.Option(help="csv, tsv, parquet, jsonl, movielens, recbole or adjacency. Default: from the suffix."),
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="What is between fields of csv or tsv.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Field delimiter of csv or tsv.")] = None,
     columns: Annotated[
-        str | None, typer.Option(help="The names of all columns of a file without a header line, with commas between.")
+        str | None, typer.Option(help="Comma-separated column names of a file without a header.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,

@@ -17,35 +17,31 @@ if TYPE_CHECKING:
 @app.command()
 def tune(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
-    out: Annotated[Path, typer.Option(help="The directory of the search: trials, study, best recipe.")],
+    out: Annotated[Path, typer.Option(help="Directory for the search: trials, study, best recipe.")],
     model: MaybeModel = None,
     space: Annotated[
-        Path | None, typer.Option(help="A TOML file with a [space] table; by default the model's.")
+        Path | None, typer.Option(help="A TOML file with a [space] table. Default: the model's own space.")
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(help="How many points to try: by default the whole grid, or 20.", min=1)
-    ] = None,
-    sampler: Annotated[str, typer.Option(help="grid (the paper's way), tpe or random.")] = "grid",
+    trials: Annotated[int | None, typer.Option(help="Number of trials. Default: the whole grid, or 20.", min=1)] = None,
+    sampler: Annotated[str, typer.Option(help="grid (as in the paper), tpe or random.")] = "grid",
     pruning: Annotated[
-        str | None, typer.Option(help="none, median or halving; by default median, and none for a grid.")
+        str | None, typer.Option(help="none, median or halving. Default: median, or none for a grid.")
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="A database URL that Optuna takes; by default OUT/study.db.", envvar="HMLET_STORAGE"),
+        typer.Option(help="A database URL for Optuna. Default: OUT/study.db.", envvar="HMLET_STORAGE"),
     ] = None,
     preset: Preset = "hmlet",
-    config: Annotated[Path | None, typer.Option(help="A TOML recipe on top of the preset.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML recipe applied on top of the preset.")] = None,
     overrides: Overrides = None,
-    seed: Annotated[int | None, typer.Option(help="The number that every random choice comes from.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the weights of every trial, not only of the best.")
-    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the weights of every trial, not only the best.")] = False,
     as_json: Json = False,
 ) -> None:
     """Search for a model's best recipe by validation NDCG@20; the test part is never read.
 
-    Call it again with the same --out to go on after a stop, or at the same time to share the work.
+    Run it again with the same --out to continue, or several times in parallel to share the work.
 
     Example: hmlet tune debian --model lightgcn --out tuned --sampler tpe --trials 30
 

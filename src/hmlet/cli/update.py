@@ -17,31 +17,31 @@ def update(
     run: RunPath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The new interactions.")],
     out: Annotated[
-        Path | None, typer.Option(help="The run directory to write; by default the first free of RUN-2, RUN-3, ….")
+        Path | None, typer.Option(help="The run directory to write. Default: the first free of RUN-2, RUN-3, …")
     ] = None,
     user: Annotated[str | None, typer.Option(help="Column of user ids.")] = None,
     item: Annotated[str | None, typer.Option(help="Column of item ids.")] = None,
     rating: Annotated[str | None, typer.Option(help="Column of ratings.")] = None,
     timestamp: Annotated[str | None, typer.Option(help="Column of times.")] = None,
     min_rating: Annotated[
-        float | None, typer.Option(help="Leave out lower ratings; by default those that the run's data leaves out.")
+        float | None, typer.Option(help="Drop rows with a lower rating. Default: as in the run's data.")
     ] = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", help="The file's format; by default what its name says.")
+        str | None, typer.Option("--format", help="The file's format. Default: from its suffix.")
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="What separates the fields of a line.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Field delimiter.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted update in --out; give the same FILE.")
+        bool, typer.Option("--resume", help="Continue an interrupted update in --out with the same FILE.")
     ] = False,
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
     """Train a finished run further on new interactions, users and items, without starting over.
 
-    The result is a new run; RUN stays as it is. All new interactions join the training part. A model that is learned in
-    steps goes on for a few epochs from what it has learned; a closed form is fitted again.
+    The result is a new run; RUN stays as it is. All new interactions join the training part. A model trained by
+    gradient steps continues for a few epochs; a closed form is refitted.
 
     Example: hmlet update runs/end new.csv --out runs/end-2
     """

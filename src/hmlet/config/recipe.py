@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Recipe(Section):
-    """A model and how it is trained: all that a run depends on beside its data."""
+    """A model and how it is trained: everything a run depends on except its data."""
 
     model: SerializeAsAny[ModelConfig]
     train: TrainConfig = TrainConfig()

@@ -60,7 +60,7 @@ def resolve(
     merge(merged, as_tables(settings, model, loss or merged["train"].get("loss", TrainConfig().loss)))
     meant = merged["model"].get("name", model)
     if meant != model:
-        raise ConfigError(f"the recipe is for {meant!r}, and the model is {model!r}", "make them the same")
+        raise ConfigError(f"the recipe is for {meant!r}, but the model is {model!r}", "use the same model in both")
     merged["model"]["name"] = model
     if seed is not None:
         merged["seed"] = seed

@@ -13,11 +13,11 @@ Table = dict[str, Any]
 
 
 def parse_toml(text: str, source: str, sections: Sequence[str]) -> Table:
-    """A recipe's tables, of which the sections have to be tables themselves."""
+    """A recipe's tables; every section must be a table too."""
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{source} is not TOML: {error}", "correct that line") from error
+        raise ConfigError(f"{source} is not TOML: {error}", "fix that line") from error
     for name in sections:
         if not isinstance(values.get(name, {}), dict):
             raise ConfigError(f"{source}: {name} = {values[name]!r} is not a table", f"write its keys under [{name}]")

@@ -108,7 +108,7 @@ def known_name(data: Dataset | Path | str) -> str | None:
 
 
 def distinct_name(data: Dataset) -> str:
-    """What a data set is called beside others: a named set's name is for that set alone, not for one's own data."""
+    """The display name of a data set: a named set's name is for that set alone, not for one's own data."""
     return known_name(data) or (f"own {data.name}" if data.name in CATALOG else data.name)
 
 
@@ -133,7 +133,7 @@ def counts(data: Dataset | Path | str) -> tuple[int, int, int] | None:
 
 
 def load_named(name: str, *, mirror: str | None = None, advance: Advance = silent) -> Dataset:
-    """A named set: embedded, from the cache, or fetched into it first. A damaged copy in the cache is made anew."""
+    """A named set: embedded, from the cache, or fetched into it first. A damaged copy in the cache is rebuilt."""
     dataset = _cached(find(name)) or fetch(name, mirror=mirror, advance=advance)
     dataset.reference = name
     return dataset
@@ -215,8 +215,8 @@ def _obtain(named: NamedSet, part: PartFile, raw: Path, mirror: str | None, adva
         return path
     if not mirror and part.home is None:
         raise DataError(
-            f"{named.name} has no public home",
-            f"pass {option('mirror')} or set HMLET_DATA_MIRROR to a directory or URL that has it",
+            f"{named.name} has no public download",
+            f"pass {option('mirror')} or set HMLET_DATA_MIRROR to a directory or URL that contains it",
         )
     target = raw / part.file
     home = f"{mirror.rstrip('/')}/{named.name}" if mirror else part.home
@@ -232,13 +232,13 @@ def _check(part: PartFile, pairs: Adjacency, path: Path) -> None:
     )
     if len(key) != part.pairs:
         raise DataError(
-            f"{path} has {len(key)} distinct pairs, not {part.pairs}", "fetch it again or give another mirror"
+            f"{path} has {len(key)} distinct pairs, not {part.pairs}", "fetch it again, or use another mirror"
         )
     wrong = f"{path} has the right number of pairs, but not the right ones"
     if part.pairs_sha256 and hash_pairs(key) != part.pairs_sha256:
-        raise DataError(wrong, "fetch it again or give another mirror")
+        raise DataError(wrong, "fetch it again, or use another mirror")
     if part.file_sha256 and sha256(path) != part.file_sha256:
-        raise DataError(wrong, "fetch it again or give another mirror")
+        raise DataError(wrong, "fetch it again, or use another mirror")
 
 
 def hash_pairs(key: npt.NDArray[np.int64]) -> str:
@@ -252,11 +252,11 @@ def _assemble(named: NamedSet, parts: list[Adjacency]) -> Dataset:
     number = np.repeat(np.arange(len(parts), dtype=np.uint8), [len(part.user) for part in parts])
     user, item, split, *_ = merge(user, item, number, None, len(items))
     if np.any((np.diff(user) == 0) & (np.diff(item) == 0)):
-        raise DataError(f"the parts of {named.name} share pairs", "fetch it again or give another mirror")
+        raise DataError(f"the parts of {named.name} share pairs", "fetch it again, or use another mirror")
     if (len(users), len(items)) != (named.users, named.items):
         raise DataError(
             f"{named.name} has {len(users)} users and {len(items)} items, not {named.users} and {named.items}",
-            "fetch it again or give another mirror",
+            "fetch it again, or use another mirror",
         )
     assert split is not None
     provenance = Provenance(named_set=named.name, rows=len(number), duplicates=len(number) - len(user), split="files")

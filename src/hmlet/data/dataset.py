@@ -326,9 +326,7 @@ class Dataset(Framed):
             raise origin.fault(": column 'weight': it has values that are not positive")
         dataset = cls(record.name, interactions, part, path)
         if dataset.fingerprint != record.fingerprint:
-            raise DataError(
-                f"{path} does not have the fingerprint that its dataset.json says", "prepare the data again"
-            )
+            raise DataError(f"{path} does not match the fingerprint in its dataset.json", "prepare the data again")
         _check_counts(dataset.statistics(), record, path)
         return dataset
 

@@ -27,7 +27,7 @@ class _Broken(Exception):
 def download(url: str, target: Path, *, advance: Advance = silent, timeout: float | None = None) -> Path:
     """The target, with the content at the URL. What a broken transfer left in `TARGET.part` is kept and continued."""
     if not url.startswith(("http://", "https://")):
-        raise DataError(f"{url} is not an http or https address", "give such an address or a directory")
+        raise DataError(f"{url} is not an http or https address", "use an http(s) address or a directory")
     partial = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def download(url: str, target: Path, *, advance: Advance = silent, timeout: floa
             last = error
     raise DataError(
         f"{url} could not be downloaded in {DOWNLOAD_ATTEMPTS} attempts ({last})",
-        "try again (what has arrived is kept), or give a mirror",
+        "try again (the partial download is kept), or give a mirror",
     ) from last
 
 

@@ -27,7 +27,7 @@ class Added(NamedTuple):
     interactions: int
     users: int
     items: int
-    known: int  # new rows that the data set had already, in any of its parts
+    known: int  # new rows that were already in the data set, in any part
 
 
 def new_interactions(
@@ -63,7 +63,7 @@ def extended(data: Dataset, new: Interactions) -> tuple[Dataset, Added]:
     unknown = ~np.isin(_keys(new_user, new_item, len(items)), _keys(data.user, data.item, len(items)))
     added = Added(int(unknown.sum()), len(users) - data.n_users, len(items) - data.n_items, int((~unknown).sum()))
     if not added.interactions:
-        raise DataError(f"all {added.known:,} new interactions are in {data.name} already", "give new ones")
+        raise DataError(f"all {added.known:,} new interactions are already in {data.name}", "provide new ones")
     timestamp = None
     if data.timestamp is not None and new.timestamp is not None:
         timestamp = np.concatenate([data.timestamp, new.timestamp[unknown]])

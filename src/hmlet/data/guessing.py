@@ -14,7 +14,7 @@ from hmlet.data.columns import GUESSES, Columns, listed, plain
 from hmlet.errors import DataError
 from hmlet.system.spelling import option
 
-_WORDS = {  # of which one is a part of a column's name, such as customer_key or MovieTitle
+_WORDS = {  # substrings of column names, such as customer_key or MovieTitle
     "user": "user customer visitor member account reviewer client person listener viewer reader buyer shopper "
     "subscriber player patient uid author maintainer",
     "item": "item product movie film book isbn asin article news video track song artist album game app business place "
@@ -184,7 +184,7 @@ def _with_ids(sample: Sequence[SampledColumn], shown: str, guess: Guess) -> Gues
 
 
 def _with_names(sample: Sequence[SampledColumn], guess: Guess) -> Guess:
-    """The guess with a column of readable names for items, if there is one that has a single name for each item."""
+    """The guess with a column of item names, if one column has a single name for each item."""
     if "item_name" in guess.reasons:
         return guess
     items = next((column for column in sample if column.name == guess.columns.item), None)

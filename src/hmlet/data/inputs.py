@@ -94,7 +94,7 @@ def prepared(sources: Sequence[Path | Frame], options: Preparing, parts: Sequenc
 def parted(parts: Mapping[str, Frame | SparseMatrix | Path | str | None], options: Preparing) -> Dataset:
     """The data set whose parts are given, all as matrices, or each as a frame or a file."""
     if "split" in options:
-        raise ConfigError("the parts are given, so there is nothing to split", "leave `split` out")
+        raise ConfigError("the parts are already split", "leave `split` out")
     given = {part: source for part, source in parts.items() if source is not None}
     sparse = {part: source for part, source in given.items() if isinstance(source, SparseMatrix)}
     if sparse:

@@ -44,7 +44,7 @@ class Vocabulary:
     def indices(self, ids: Iterable[Id]) -> Ints:
         """The indices of external ids; integers and their decimal spelling are the same id."""
         if isinstance(ids, str) or not isinstance(ids, Iterable):  # "12" would be read as 1 and 2
-            raise ConfigError(f"{ids!r} is one {self.kind}, where a list of them is needed", f"write [{ids!r}]")
+            raise ConfigError(f"{ids!r} is a single {self.kind}, but a list is needed", f"write [{ids!r}]")
         found = []
         for value in ids:
             index = self._positions.get(str(value))

@@ -124,7 +124,7 @@ class _Options:
         if self.min_rating is not None and not math.isfinite(self.min_rating):
             raise ConfigError(
                 f"{option('min_rating', self.min_rating)} is not a finite number",
-                "give the least rating that counts as interest",
+                "use the lowest rating that counts as positive",
             )
         if self.core < 0:
             raise ConfigError(
@@ -197,7 +197,7 @@ def _refuse_overlap(interactions: Interactions, part: npt.NDArray[np.uint8]) -> 
         raise DataError(
             f"{len(twice)} interactions are in more than one part, such as user {user!r} with item {item!r} "
             f"in {PARTS[part[at]]} and {PARTS[part[at + 1]]}",
-            "remove them from one: a model would be tested on what it was taught",
+            "remove the duplicates: the model would be tested on its training data",
         )
 
 

@@ -35,7 +35,7 @@ class FileRead(_Typed):
 class Provenance(_Typed):
     """Where a data set comes from, the options that made it, and the rows that each step removed.
 
-    Only the fields that were set are written. Fields that this hmlet does not know are kept.
+    Only the fields that were set are written. Unknown fields are kept.
     """
 
     model_config = ConfigDict(extra="allow")

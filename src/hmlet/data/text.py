@@ -89,7 +89,7 @@ class TextFile:
 def open_text(path: Path) -> Iterator[TextFile]:
     """The file ready to read: gzip and zstd, known by their first bytes, unpacked, and a byte-order mark taken off.
 
-    A file that had to be changed lies in a temporary file meanwhile.
+    A file that needs changes is copied to a temporary file.
     """
     shown = str(path)
     start = _first_bytes(path)
@@ -158,8 +158,8 @@ def _unpack(path: Path, packing: str | None, plain: Path) -> None:
         if error.errno:  # of the temporary file's disk; what pyarrow finds in the stream has no errno
             raise DataError(
                 f"{path} cannot be unpacked into {plain.parent.parent} ({error.strerror})",
-                "set TMPDIR to a roomier place",
+                "set TMPDIR to a place with more space",
             ) from error
         raise DataError(
-            f"{path} is a damaged or cut-off {packing or 'text'} file ({error})", "download or pack it again"
+            f"{path} is a damaged or truncated {packing or 'text'} file ({error})", "download or pack it again"
         ) from error

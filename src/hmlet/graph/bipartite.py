@@ -1,7 +1,7 @@
 """The bipartite graph of the training interactions: Â = D^-1/2 A D^-1/2 as a CSR over users and items.
 
-Nodes are numbered users first: user u is node u, item i is node U + i. Every undirected edge stands twice,
-once in its user's row and once in its item's row, and both carry the same edge number.
+Nodes are numbered users first: user u is node u, item i is node U + i. Every undirected edge is stored
+twice, in its user's row and in its item's row, with the same edge number.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def require_edges(count: int) -> None:
     """Refuse more edges than a graph can have."""
     if count > MAX_EDGES:
         raise DataError(
-            f"{count:,} training interactions are more than the {MAX_EDGES:,} edges that a graph can have",
+            f"{count:,} training interactions exceed the graph's limit of {MAX_EDGES:,} edges",
             f"prepare fewer, with a higher {option('min_rating')} or {option('core')}",
         )
 

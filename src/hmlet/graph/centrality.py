@@ -316,9 +316,9 @@ def _variance(total: Floats, squared: Floats, count: Floats) -> Floats:
 
 
 def pagerank(graph: Graph, *, damping: float = DAMPING, tolerance: float = 1e-12, limit: int = 1000) -> Floats:
-    """The stationary visits of a walker who follows a random edge with probability `damping` and else starts anew.
+    """The stationary visits of a walker who follows a random edge with probability `damping` and restarts otherwise.
 
-    One who stands on a node without edges starts anew as well. The sum is 1.
+    A walker on a node without edges restarts too. The sum is 1.
     """
     n = graph.n_nodes
     walk = _halves(graph, "cpu", torch.float64).sides

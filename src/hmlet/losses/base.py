@@ -33,7 +33,7 @@ class LossConfig(Section):
         return "dot"
 
     def continued(self) -> Self:
-        """These settings for a training that goes on after the end of this one's schedule."""
+        """These settings for a training that continues after the end of this schedule."""
         return self
 
     @property
@@ -58,7 +58,7 @@ class Terms(NamedTuple):
 
 
 class Loss(nn.Module, ABC, Generic[Batch]):
-    """One loss. It may have trained parameters of its own, such as a temperature."""
+    """One loss. It may have its own trained parameters, such as a temperature."""
 
     name: ClassVar[str]
     Config: ClassVar[type[LossConfig]] = LossConfig

@@ -2,7 +2,7 @@
 
     mean over training interactions (u, i) of -s(u, i) / τ + log Σ_j exp(s(u, j) / τ)
 
-It is the softmax's loss with every pair in every step, and costs no more than one pair a user would: the sum over j is
+It is the softmax's loss with every pair in every step, at the cost of one pair per user: the sum over j is
 the same for all items of u. A batch is users, all of them where `train.batch_size` is as large as that, so that a step
 has no noise from drawing and a few hundred steps are a training. With `train.draw` = "user" each user counts alike,
 with "interaction" as much as the items they have.
@@ -145,7 +145,7 @@ class Multinomial(Tempered[Users]):
 
     @property
     def alike(self) -> bool:
-        """Whether all items of a user count alike."""
+        """Whether all items of a user have equal weight."""
         return self.config.temperature_ratio is None
 
     # -- what it draws --------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def eligible_users(train: Csr, n_items: int) -> npt.NDArray[np.int64]:
     eligible = np.flatnonzero((train.counts > 0) & (train.counts < n_items))
     if len(eligible) == 0:
         raise DataError(
-            "no user has both a training item and an item left to compare it with",
+            "no user has both a training item and a negative item",
             "training needs users who interacted with some, but not all, of the items",
         )
     return eligible

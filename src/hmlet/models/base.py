@@ -1,10 +1,10 @@
-"""The contract of a model. Whatever another room needs to know of a model, the model says here.
+"""The contract of a model. Everything that other packages need to know about a model is declared here.
 
 A model scores in one of two ways (decision 0012): by the dot product of a user's and an item's factor, which its layers
 become, or by item-item weights, which the items of a user's history add up.
 
 What can be said before there is a graph, its config says: how deep it is, which losses train it, how it saves memory.
-What needs tensors, its module says: how it propagates, which tensors have a row a node, how a newcomer gets a factor.
+What needs tensors, its module says: how it propagates, which tensors have one row per node, how fold-in works.
 
 Legend: U users, I items, N = U + I nodes, D embedding size, S neighbours of a newcomer, F factor size.
 Models take tensors and return tensors. They know no file, no epoch count and no global device.
@@ -91,7 +91,7 @@ class ModelConfig(Section):
         return self
 
     def continued(self, epochs: int) -> Self:
-        """This config for a training that goes on after so many epochs."""
+        """This config for a training that continues after this many epochs."""
         return self
 
     def lighter(self) -> list[list[str]]:

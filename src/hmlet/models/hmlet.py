@@ -73,7 +73,7 @@ class HmletConfig(GraphModelConfig):
     def _one_type_a_layer(self) -> HmletConfig:
         if self.gate_types is not None and len(self.gate_types) != self.layers:
             raise ValueError(
-                f"gate_types has {len(self.gate_types)} entries for {self.layers} layers; give one a layer"
+                f"gate_types has {len(self.gate_types)} entries for {self.layers} layers; give one per layer"
             )
         return self
 
@@ -124,12 +124,12 @@ class HmletConfig(GraphModelConfig):
     def require_newcomers(self) -> None:
         if self.gate_choice == "random":
             raise ConfigError(
-                "random gates say nothing about a node that was not trained", 'train with model.gate_choice="learned"'
+                "random gates cannot handle a node that was not trained", 'train with model.gate_choice="learned"'
             )
 
 
 def variant_types(name: HmletName, layers: int) -> tuple[GateType, ...]:
-    """The paper's table of variants: which layers are gated. End, Middle and Front gate two layers whatever K is."""
+    """The paper's table of variants: which layers are gated. End, Middle and Front gate two layers for any K."""
     width = min(2, layers)
     first, count = {
         "hmlet-all": (1, layers),

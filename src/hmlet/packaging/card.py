@@ -1,4 +1,4 @@
-"""The model card: what a run was trained on, how good it is, how it was made, and what it cannot do."""
+"""The model card: a run's data, metrics, training and limitations."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def package(run: Recommender, out: Path, *, wheel: Path | None = None) -> Path:
 
 @contextmanager
 def under_temporary_name(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that is gone after the block, unless it was renamed."""
+    """A temporary folder next to `out`, deleted after the block unless it was renamed."""
     with unfinished(Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))) as folder:
         folder.chmod(0o755)
         yield folder

@@ -55,7 +55,7 @@ def pull(repository: str, out: Path, *, revision: str | None = None, token: str 
                 ignore_patterns=[".git*"],
             )
         if not (folder / RUN / RECORD).is_file():
-            raise RunError(f"{repository} has no run of hmlet", f"name a repository that {call('push')} wrote")
+            raise RunError(f"{repository} has no hmlet run", f"name a repository that {call('push')} wrote")
         shutil.rmtree(folder / ".cache", ignore_errors=True)  # the library's notes on what it downloaded
         folder.rename(out)
     return out / RUN
@@ -72,7 +72,7 @@ def _library() -> ModuleType:
 
 @contextmanager
 def _explained(repository: str) -> Iterator[None]:
-    """What the Hub says against a request, as an error that names the fix."""
+    """A failed Hub request as an error that names the fix."""
     from huggingface_hub import errors
 
     try:
@@ -90,7 +90,7 @@ def _explained(repository: str) -> Iterator[None]:
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         fix = "set HF_TOKEN to a token that may write there" if status in (401, 403) else "try again later"
-        raise HmletError(f"the Hub answered {status} about {repository}", fix) from error
+        raise HmletError(f"the Hub returned {status} for {repository}", fix) from error
     except HmletError:
         raise
     except Exception as error:

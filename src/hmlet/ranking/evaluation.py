@@ -81,7 +81,7 @@ def mask_parts(split: str, mask: str) -> tuple[str, ...]:
     parts = _parts(mask, [name for name, hidden in MASKS.items() if split not in hidden])
     if split in parts:
         raise ConfigError(
-            f"mask {mask!r} hides the {split} items that would have to be found", f"use {option('mask', 'train')}"
+            f"mask {mask!r} excludes the {split} items that are to be ranked", f"use {option('mask', 'train')}"
         )
     return parts
 
@@ -125,7 +125,7 @@ def evaluate_at(
     """Rank every item for every user with a held-out item of `split`, once, and cut the lists at several lengths.
 
     Items of the mask's parts are left out. `scored` is users and items as `top_k` takes them. With a `width`, users'
-    factors are the rank's own columns alone (see `rank_blocks`). `advance` is told how many of the users are done.
+    factors are the rank's own columns alone (see `rank_blocks`). `advance` receives the number of users done.
     """
     everyone, items = scored
     held_out, seen = data.csr(split), data.csr(*mask_parts(split, mask))
@@ -134,7 +134,9 @@ def evaluate_at(
         other = "valid" if split == "test" else "test"
         raise NothingHeldOut(
             f"no user of {data.name} has a held-out item in the {split} part",
-            f"use {option('split', other)}" if data.count(other) else "prepare it with a split that holds some out",
+            f"use {option('split', other)}"
+            if data.count(other)
+            else "prepare it with a split that holds some interactions out",
         )
     relevant = Membership(held_out, data.n_items, items.device)
     collected: dict[int, dict[str, list[Tensor]]] = {k: {name: [] for name in METRICS} for k in lengths}
@@ -212,7 +214,7 @@ def rank_blocks(
         try:
             return block, top_k(users_B, scorer, k, pairs, allowed_I, room)
         finally:
-            rooms.append(room)  # after an error too: the next block would else fail for want of a room, and hide it
+            rooms.append(room)  # after an error too: otherwise the next block would find no buffer, and hide the error
 
     def calls() -> Iterator[Callable[[], tuple[Indices, Ranked]]]:
         for start in range(0, len(users), size * ranks.size):

@@ -1,6 +1,6 @@
-"""Is one model better than another, by how much, and could it be chance? Paired tests over users.
+"""Which model is better, by how much, and is the difference significant? Paired tests over users.
 
-Legend: U users, P differences (one a metric and pair of models), B resamples held at once.
+Legend: U users, P differences (one per metric and pair of models), B resamples held at once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Paired:
-    """What two models' values for the same users say about their difference, the first minus the second."""
+    """The paired difference of two models over the same users: the first minus the second."""
 
     difference: float
     difference_percent: float | None  # of the second's mean; None where that is 0
@@ -69,6 +69,14 @@ class Paired:
     wilcoxon_p: float
     effect_size: float | None  # None where it has no bound: every user differs by the same amount
     interval: tuple[float, float]  # 95 %, bootstrap over users
+
+    @property
+    def interval_percent(self) -> tuple[float, float] | None:
+        """The interval in percent of the second's mean; None without a difference or where that mean is 0."""
+        if not self.difference or self.difference_percent is None:
+            return None
+        scale = self.difference_percent / self.difference
+        return self.interval[0] * scale, self.interval[1] * scale
 
 
 @dataclass(frozen=True)
@@ -183,9 +191,7 @@ def compare(
     two-sided and not corrected for the number of models.
     """
     if len(models) < 2:
-        raise ConfigError(
-            f"there is only {', '.join(models) or 'nothing'} to compare", "name runs of at least two models"
-        )
+        raise ConfigError(f"only {', '.join(models) or 'nothing'} to compare", "name runs of at least two models")
     first = _same_setting(models)
     averaged = _averaged(models)
     pairs: list[tuple[str, str, str]] = []  # metric, the best model, another one
@@ -241,7 +247,7 @@ def _test(
 
 
 def t_test(first: Floats, second: Floats) -> float:
-    """The two-sided p of the paired t-test; 1 where nothing differs or one user is all there is."""
+    """The two-sided p of the paired t-test; 1 if nothing differs or there is only one user."""
     difference = first - second
     if len(difference) < 2 or not difference.any():
         return 1.0
@@ -251,7 +257,7 @@ def t_test(first: Floats, second: Floats) -> float:
 
 
 def welch_test(first: Spread, second: Spread) -> float:
-    """The two-sided p of Welch's t-test of two models over their seeds, unpaired; 1 where there is one."""
+    """The two-sided p of Welch's t-test of two models over their seeds, unpaired; 1 if a model has one seed."""
     a, b = first, second
     if a.std is None or b.std is None:
         return 1.0
@@ -284,7 +290,7 @@ def signed_rank_test(first: Floats, second: Floats) -> float:
 def effect_size(first: Floats, second: Floats) -> float | None:
     """Cohen's d of paired samples: the mean difference over the standard deviation of the differences.
 
-    0 where nothing differs; None where all users differ by one amount, or one user is all there is.
+    0 if nothing differs; None if all users differ by the same amount or there is only one user.
     """
     difference = first - second
     if not difference.any():
@@ -295,7 +301,7 @@ def effect_size(first: Floats, second: Floats) -> float | None:
 
 
 def effect_word(size: float | None) -> str:
-    """Cohen's words for an effect size, with "tiny" for what lies below "small"."""
+    """Cohen's word for an effect size, and "tiny" below "small"."""
     if size is None:
         return "without bound"
     limits = ((0.2, "tiny"), (0.5, "small"), (0.8, "medium"))
@@ -343,7 +349,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def _same_setting(models: Mapping[str, Sequence[Evaluated]]) -> Evaluated:
-    """The first evaluation, once all others are known to be of the same split, mask, k and users."""
+    """The first evaluation, after checking that all have the same split, mask, k and users."""
     labelled = [(label, run) for label, runs in models.items() for run in runs]
     first_label, first = labelled[0]
     for label, run in labelled[1:]:
@@ -351,7 +357,8 @@ def _same_setting(models: Mapping[str, Sequence[Evaluated]]) -> Evaluated:
             if getattr(run, key) != getattr(first, key):
                 here, there = getattr(first, key), getattr(run, key)
                 raise ConfigError(
-                    f"{first_label} was evaluated with {key} = {here} and {label} with {there}", "evaluate both alike"
+                    f"{first_label} was evaluated with {key} = {here} and {label} with {there}",
+                    "use the same setting for both",
                 )
         differing = np.setxor1d(first.users, run.users)
         if len(differing):
@@ -362,7 +369,7 @@ def _same_setting(models: Mapping[str, Sequence[Evaluated]]) -> Evaluated:
                 "compare runs on one data set",
             )
     if len(first.users) == 0:
-        raise DataError(f"no user has a held-out item in the {first.split} part", "compare on a part that has some")
+        raise DataError(f"no user has a held-out item in the {first.split} part", "use a part with held-out items")
     return first
 
 

@@ -143,7 +143,7 @@ def _largest(scores_BI: Tensor, count: int) -> Tensor:
 
 
 def _places(values_BN: Tensor, count: int) -> Tensor:
-    """Where the `count` largest values of each row stand, in no order."""
+    """The positions of the `count` largest values of each row, unordered."""
     length = values_BN.shape[1]
     if count == length:
         return torch.arange(length, device=values_BN.device).expand(values_BN.shape)

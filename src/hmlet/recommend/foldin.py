@@ -158,7 +158,7 @@ class FoldIn:
         factors_BF = layers.factors()
         if not is_finite(factors_BF):
             raise RunError(
-                "the numbers of this run are so large that those of a newcomer are not finite",
+                "this run's factors are so large that fold-in overflows",
                 "train again with a smaller train.learning_rate",
             )
         return factors_BF
@@ -238,7 +238,7 @@ def neighbour_lists(graph: Graph, side: Side, lists: Sequence[Indices], may_be_e
         if not may_be_empty and not graph.degree[each + first].any():
             known = "no" if not len(each) else "no trained"
             raise DataError(
-                f"new {side} {at + 1} has {known} {other}s", f"give at least one {other} of the training part"
+                f"new {side} {at + 1} has {known} {other}s", f"give at least one {other} from the training part"
             )
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in unique])]).astype(np.int64)
     nodes = np.concatenate([*unique, np.empty(0, np.int64)]) + first

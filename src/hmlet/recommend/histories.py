@@ -1,4 +1,4 @@
-"""Newcomers of an item-item model: a history is all that a score needs, whoever has it."""
+"""Newcomers of an item-item model: a score depends only on the history."""
 
 from __future__ import annotations
 

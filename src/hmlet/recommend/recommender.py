@@ -95,7 +95,7 @@ class Recommender(FinishedRun):
         return TopN(pa.concat_tables([ranked_schema(self.data).empty_table(), *tables]), self.data.items)
 
     def predict(self, pairs: Frame | Iterable[tuple[Id, Id]]) -> npt.NDArray[np.float64]:
-        """The score of each (user, item) pair, higher for what the user is more likely to want.
+        """The score of each (user, item) pair, higher for items that the user is more likely to want.
 
         Pairs are tuples, the rows of an array, or a frame with the columns user and item. Scores order the items of one
         user; they are no ratings.

@@ -75,5 +75,5 @@ def _read(run: RunDirectory, label: str, scores: Mapping[str, float] | None) -> 
 
 
 def _labels(runs: Sequence[RunDirectory]) -> list[str]:
-    """Each run's label by the rule of a comparison, so that a page has one name for a run; seeds keep apart here."""
+    """Each run's label, by the same rule as a comparison; different seeds stay separate here."""
     return list(label_runs([(run.record.model, str(at), str(run.path)) for at, run in enumerate(runs)]))

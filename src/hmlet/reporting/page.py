@@ -1,26 +1,22 @@
-"""The page: sections in the paper's order, each table beside the paper's numbers where there are any."""
+"""The report's page: the answer, then sections in the paper's order, with the paper's numbers beside ours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 
+from hmlet.analysis.gates import Box
 from hmlet.analysis.result import Analysis, SampledMethod
 from hmlet.ranking.statistics import FLOOR_LABEL, TABLE, TITLES
-from hmlet.reporting.figures import LOOKS, Drawn
+from hmlet.reporting.answer import answer, gates_in_words, kept_shares
+from hmlet.reporting.drawing import LOOKS, Drawn
+from hmlet.reporting.layout import Card, Cell, document, duration, figure, number, p_value, percent, table
 from hmlet.reporting.material import Material, RunMaterial
 from hmlet.reporting.paper import paper
 
 METRIC_TITLES = {name: TITLES[name] for name in TABLE}
 CENTRALITY_TITLES = {"degree": "degree", "pagerank": "PageRank", "betweenness": "betweenness", "closeness": "closeness"}
-# A report may be opened anywhere: nothing is to be fetched, and nothing in it is a program.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 MARKS = {"holds": "yes", "does not hold": "no", "too weak to say": "weak"}
-
-
-class Cell(str):
-    """Text that is HTML already."""
 
 
 def render(material: Material, drawn: Sequence[Drawn]) -> str:
@@ -28,58 +24,38 @@ def render(material: Material, drawn: Sequence[Drawn]) -> str:
     figures = {each.name: figure(each) for each in drawn}
     first = material.runs[0]
     title = f"{', '.join(run.label for run in material.runs)} on {first.data}"
-    sections: list[tuple[str, list[str | None]]] = [
-        (
-            "Results",
-            [figures.get("learning"), figures.get("variants"), scores_table(material), comparison_table(material)],
-        ),
+    sections: list[tuple[str, list[Card | None]]] = [
+        ("Results", [comparison_table(material), figures.get("learning"), figures.get("variants")]),
         *_gate_sections(material, figures),
-        ("How this was made", [environment_table(material), *map(config, material.runs)]),
+        ("How this was made", [environment_table(material), recipes(material)]),
     ]
-    return document(title, _lead(material), sections)
+    return document(title, [_answer(material), figures.get("winner")], sections)
 
 
-def document(title: str, lead: str, sections: Sequence[tuple[str, Sequence[str | None]]]) -> str:
-    """A whole page of sections, each a grid of cards; a section without any is left out."""
-    body = "\n".join(
-        f'<section><h2>{escape(name)}</h2>\n<div class="grid">\n{"".join(filter(None, parts))}</div></section>'
-        for name, parts in sections
-        if any(parts)
-    )
-    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<header><h1>{escape(title)}</h1>\n"
-        f'<p class="lead">{escape(lead)}</p></header>\n{body}\n</body>\n</html>\n'
-    )
+def _answer(material: Material) -> Card:
+    """The card that leads the page: the answer in words, and the scores behind it."""
+    first = answer(material) or "These runs have no test scores."
+    scores = scores_table(material)
+    html = f'<p class="answer">{escape(first)}</p><p class="see">{escape(_about_gates(material))}</p>'
+    return Card(html + ("" if scores is None else scores.html), kind="lead")
 
 
-def _lead(material: Material) -> str:
+def _about_gates(material: Material) -> str:
+    gated = next((run for run in [material.analysed, *material.runs] if run and kept_shares(run)), None)
+    if gated is None:
+        return ""
+    words = f"{gated.label}: {gates_in_words(kept_shares(gated))}"
+    return words if gated.analysis else f"{words} Run `hmlet analyze RUN` to add the gate sections to this page."
+
+
+def _gate_sections(material: Material, figures: Mapping[str, Card]) -> list[tuple[str, list[Card | None]]]:
     run = material.analysed
+    over_time = figures.get("gates")
     if run is None or run.analysis is None:
-        if not any(each.variant for each in material.runs):
-            return "What was trained, how it went, and what it is worth."
-        return (
-            "The runs' gates have not been analysed, so the page has no gate sections: `hmlet analyze RUN` adds them."
-        )
-    sizes = run.analysis.class_size
-    shares = ", ".join(f"{name.upper()} {sizes[name].share:.1%}" for name in LOOKS)
-    return (
-        f"Of {run.analysis.nodes:,} users and items, by what the gates of {run.label} chose: {shares}. "
-        "FNL nodes pass every gated layer by the non-linear branch, FL nodes none, PNL nodes some."
-    )
-
-
-def _gate_sections(material: Material, figures: dict[str, str]) -> list[tuple[str, list[str | None]]]:
-    run = material.analysed
-    over_time = [figures.get("gates")]
-    if run is None or run.analysis is None:
-        return [("The gates during training", over_time)]
+        return [("The gates during training", [over_time])]
     found = run.analysis
     return [
-        ("What the gates chose", [share_table(run, found), size_table(run, found), *over_time, figures.get("density")]),
+        ("What the gates chose", [share_table(run, found), size_table(run, found), over_time, figures.get("density")]),
         ("Who chooses what", [figures.get("deciles"), figures.get("boxes")]),
         (
             "Does centrality explain the class?",
@@ -88,63 +64,10 @@ def _gate_sections(material: Material, figures: dict[str, str]) -> list[tuple[st
     ]
 
 
-# -- building blocks ----------------------------------------------------------------------------------------------
-
-
-def figure(drawn: Drawn) -> str:
-    return (
-        f'<figure id="{drawn.name}"><h3>{escape(drawn.title)}</h3><p class="see">{escape(drawn.see)}</p>\n'
-        f"{drawn.inline()}\n</figure>\n"
-    )
-
-
-def table(
-    title: str,
-    see: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    quoted: Sequence[int] = (),
-    wide: bool = False,
-    words: bool = False,
-) -> str:
-    """A card with a table, `wide` as the page or half of it; the columns numbered in `quoted` are the paper's.
-
-    Where the cells are `words` instead of numbers, they stand to the left and break where they have to.
-    """
-
-    def line(tag: str, cells: Sequence[object]) -> str:
-        found = (
-            (' class="paper"' if at in quoted else "", cell if isinstance(cell, Cell) else escape(str(cell)))
-            for at, cell in enumerate(cells)
-        )
-        return "".join(f"<{tag}{style}>{text}</{tag}>" for style, text in found)
-
-    body = "".join(f"<tr>{line('td', row)}</tr>\n" for row in rows)
-    return (
-        f'<div class="card{" wide" if wide else ""}"><h3>{escape(title)}</h3><p class="see">{escape(see)}</p>'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'
-        f"<table{' class=words' if words else ''}>"
-        f"<thead><tr>{line('th', columns)}</tr></thead>\n<tbody>\n{body}</tbody></table></div></div>\n"
-    )
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """So many significant digits, zeros at the end too: a column's numbers are of one length."""
-    return "–" if value is None else f"{value:#.{digits}g}".rstrip(".")
-
-
-def p_value(value: float | None) -> str:
-    return "< 1e-300" if value is not None and value < 1e-300 else number(value)
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
-
-
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def scores_table(material: Material) -> str | None:
+def scores_table(material: Material) -> Card | None:
     """Each run's metrics on held-out data, beside the paper's main table, and the floor."""
     about = material.evaluation
     if about is None:
@@ -160,11 +83,11 @@ def scores_table(material: Material) -> str | None:
     if material.floor is not None:
         own = [FLOOR_LABEL, *(f"{material.floor[name]:.4f}" for name in METRIC_TITLES)]
         rows.append([*own, *["–"] * (len(columns) - len(own))])
-    see = f"Full ranking on {about.split}, {len(about.users):,} users, items of {about.mask} left out."
-    return table("Accuracy", see, columns, rows, quoted, wide=bool(quoted))
+    see = f"Full ranking on {about.split}, {len(about.users):,} users, {about.mask} items excluded."
+    return table("Accuracy", see, columns, rows, quoted)
 
 
-def comparison_table(material: Material) -> str | None:
+def comparison_table(material: Material) -> Card | None:
     """The best run against each other one: difference, p-values, effect size and interval."""
     found = material.comparison
     if found is None:
@@ -188,7 +111,7 @@ def comparison_table(material: Material) -> str | None:
     return table("Is the best model better?", found.conclusion(), columns, rows, wide=True)
 
 
-def share_table(run: RunMaterial, found: Analysis) -> str:
+def share_table(run: RunMaterial, found: Analysis) -> Card:
     layers = [str(layer) for layer in found.gated_layers]
     theirs = paper().gate_share_percent.get(run.variant or "")
     rows = []
@@ -202,7 +125,7 @@ def share_table(run: RunMaterial, found: Analysis) -> str:
     return table("Non-linear choices per layer", see, columns, rows, [5])
 
 
-def size_table(run: RunMaterial, found: Analysis) -> str:
+def size_table(run: RunMaterial, found: Analysis) -> Card:
     theirs, data = paper().class_size_percent.get(run.data), run.data
     if theirs is None:
         theirs, data = paper().class_size_percent["amazon-book"], "Amazon-Book"
@@ -219,7 +142,7 @@ def size_table(run: RunMaterial, found: Analysis) -> str:
     return table("Class sizes", see, ["", "nodes", "all", "users", "items", f"paper ({data})"], rows, [5])
 
 
-def verdict_table(found: Analysis) -> str:
+def verdict_table(found: Analysis) -> Card:
     rows = []
     for side, label in ((found, ""), (found.users, "users: "), (found.items, "items: ")):
         for name, one in side.verdict.items():
@@ -246,24 +169,31 @@ def verdict_table(found: Analysis) -> str:
     )
 
 
-def box_table(found: Analysis) -> str:
-    theirs, rows = paper().centrality_boxes, []
+def box_table(found: Analysis) -> Card:
+    theirs = paper().centrality_boxes
+    rows: list[list[object]] = []
     for name, classes in found.centrality_boxes.items():
-        for each, (_, _, label) in LOOKS.items():
-            one = classes[each]
-            quoted = number(theirs[name][each][2]) if name in theirs else "–"
-            quartiles = "–" if not one.nodes else f"{number(one.lower_quartile)} … {number(one.upper_quartile)}"
-            rows.append([f"{CENTRALITY_TITLES[name]}, {label}", number(one.median), quartiles, quoted])
+        quoted = [number(theirs[name][each][2]) if name in theirs else "–" for each in LOOKS]
+        rows.append([CENTRALITY_TITLES[name], *(_median(classes[each]) for each in LOOKS), *quoted])
     method = found.centrality_method
-    see = "Medians of the boxes; the paper's are of Amazon-Book, so compare their order, not their size."
+    see = "Medians, with quartiles below. The paper's are for Amazon-Book: compare their order, not their size."
     if isinstance(method, SampledMethod):
         error = method.betweenness_relative_error.median
-        see += f" From {method.sources:,} of {method.nodes:,} sources: "
-        see += f"the typical standard error of a node's betweenness is {percent(error)}."
-    return table("Centrality by class, in numbers", see, ["", "median", "quartiles", "paper's median"], rows, [3])
+        see += f" Estimated from {method.sources:,} of {method.nodes:,} sources: "
+        see += f"the median standard error of a node's betweenness is {percent(error)}."
+    labels = [label for _, _, label in LOOKS.values()]
+    columns = ["", *labels, *(f"paper's {label}" for label in labels)]
+    return table("Centrality by class, in numbers", see, columns, rows, range(4, 7), wide=True)
 
 
-def cosine_table(found: Analysis) -> str:
+def _median(box: Box) -> Cell:
+    if not box.nodes:
+        return Cell("–")
+    quartiles = f"{number(box.lower_quartile)} – {number(box.upper_quartile)}"
+    return Cell(f'{number(box.median)}<br><span class="range">{quartiles}</span>')
+
+
+def cosine_table(found: Analysis) -> Card:
     theirs, rows = paper().neighbour_cosine, []
     for each, (_, _, label) in LOOKS.items():
         one = found.neighbour_cosine[each]
@@ -274,7 +204,7 @@ def cosine_table(found: Analysis) -> str:
     return table("Cosine similarity to direct neighbours", see, columns, rows, [2, 4])
 
 
-def stability_table(found: Analysis) -> str | None:
+def stability_table(found: Analysis) -> Card | None:
     one = found.stability
     if one is None:
         return None
@@ -290,7 +220,7 @@ def stability_table(found: Analysis) -> str | None:
     return table("Stability over seeds", see, ["", "share", "by chance"], rows)
 
 
-def environment_table(material: Material) -> str:
+def environment_table(material: Material) -> Card:
     columns = ["", *(run.label for run in material.runs)]
     facts: list[tuple[str, list[object]]] = [
         ("data", [run.data for run in material.runs]),
@@ -304,16 +234,13 @@ def environment_table(material: Material) -> str:
             for name in ("hmlet", "torch", "python")
         ),
     ]
-    return table("Environment", "From each run's run.json.", columns, [[name, *values] for name, values in facts])
+    rows = [[name, *values] for name, values in facts]
+    return table("Environment", "From each run's run.json.", columns, rows, wide=True, listed=len(columns) > 2)
 
 
-def duration(value: float) -> str:
-    """Seconds, with two digits where there are few."""
-    return f"{value:,.0f} s" if value >= 10 else f"{value:#.2g} s"
-
-
-def config(run: RunMaterial) -> str:
-    return (
-        f'<div class="card"><details><summary>Recipe of {escape(run.label)}</summary>'
-        f"<pre>{escape(run.config)}</pre></details></div>\n"
+def recipes(material: Material) -> Card:
+    listed = "".join(
+        f"<details><summary>Recipe of {escape(run.label)}</summary><pre>{escape(run.config)}</pre></details>"
+        for run in material.runs
     )
+    return Card(listed, wide=True)

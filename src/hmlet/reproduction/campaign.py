@@ -1,4 +1,4 @@
-"""The campaign: train what is missing, write down what it was worth, and let go of the weights.
+"""The campaign: train what is missing, record the metrics, and delete the weights.
 
 Any moment may be the last: a run that was cut short goes on from its checkpoint, one that has been recorded is never
 trained again, and a file with everything that is known so far can be written after each run.

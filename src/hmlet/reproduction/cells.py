@@ -22,7 +22,7 @@ TABLES = ("main", "variants", "ablation")
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a table: a model, what is changed in its recipe, and how many seeds it wants."""
+    """One row of a table: a model, what is changed in its recipe, and its number of seeds."""
 
     table: str
     label: str

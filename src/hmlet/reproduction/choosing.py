@@ -42,7 +42,7 @@ def choose(
         data = load_distinct(each, progress)
         if data.name in loaded:  # their records would lie in one folder
             raise DataError(
-                f"two data sets are called {data.name}", f"reproduce them apart, each with its own {option('out')}"
+                f"two data sets are called {data.name}", f"reproduce them separately, each with its own {option('out')}"
             )
         choices.append(replace(choice, dataset=data.name))
         loaded[data.name] = data

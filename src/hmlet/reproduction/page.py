@@ -8,18 +8,17 @@ from html import escape
 
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK
 from hmlet.reporting import figures as drawing
+from hmlet.reporting import gate_figures
+from hmlet.reporting.drawing import SERIES
+from hmlet.reporting.layout import Card, Cell, document, figure, table
 from hmlet.reporting.material import Material
 from hmlet.reporting.page import (
-    Cell,
     box_table,
     cosine_table,
-    document,
     environment_table,
-    figure,
     share_table,
     size_table,
     stability_table,
-    table,
     verdict_table,
 )
 from hmlet.reproduction.cells import OURS_TITLE, TABLES, title
@@ -40,7 +39,7 @@ WIDE = 6  # columns from which a table takes the page's width
 def render(tables: Sequence[Tables], done: int, wanted: int) -> str:
     """The whole page; `done` of `wanted` runs are behind it."""
     names = [title(each.dataset) for each in tables]
-    sections: list[tuple[str, Sequence[str | None]]] = []
+    sections: list[tuple[str, Sequence[Card | None]]] = []
     for name, each in zip(names, tables, strict=True):
         sections += [
             (f"{part} · {name}" if len(tables) > 1 else part, cards)
@@ -52,7 +51,8 @@ def render(tables: Sequence[Tables], done: int, wanted: int) -> str:
             [sheet_card(cost_sheet(tables, names)), *map(_environment, tables), *map(_records, tables)],
         )
     )
-    return document(f"HMLET, reproduced: {', '.join(names)}", _lead(tables, done, wanted), sections)
+    lead = Card(f"<p>{escape(_lead(tables, done, wanted))}</p>")
+    return document(f"HMLET, reproduced: {', '.join(names)}", [lead], sections)
 
 
 def _lead(tables: Sequence[Tables], done: int, wanted: int) -> str:
@@ -67,7 +67,7 @@ def _lead(tables: Sequence[Tables], done: int, wanted: int) -> str:
     return text.strip()
 
 
-def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[str | None]]]:
+def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[Card | None]]]:
     """The sections of one data set: claims, accuracy, ablation, gates."""
     cards = {name: sheet_card(sheet) for name, sheet in sheets(tables).items()}
     drawn = figures(tables, prefix)
@@ -81,7 +81,7 @@ def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[s
     ]
 
 
-def sheet_card(sheet: Sheet) -> str:
+def sheet_card(sheet: Sheet) -> Card:
     """A sheet as one of the report's cards, without links: the page stands alone and may be read anywhere."""
     shown = [at for at, name in enumerate(sheet.columns) if name != RECORDS_COLUMN]
     rows = [[_cell(row[at]) for at in shown] for row in sheet.rows]
@@ -99,7 +99,7 @@ def _cell(value: Value) -> str:
     return Cell(f'<span class="{mark}">{escape(told)}</span>')
 
 
-def figures(tables: Tables, prefix: str) -> dict[str, str]:
+def figures(tables: Tables, prefix: str) -> dict[str, Card]:
     """The paper's figures from the records: first seeds' learning curves, and HMLET(End)'s gates."""
     first = [row.records[0].material(row.cell.label) for row in tables.main.values() if row.records]
     variants = [
@@ -109,17 +109,17 @@ def figures(tables: Tables, prefix: str) -> dict[str, str]:
     ]
     gated = [record.material(OURS_TITLE) for record in tables.analysed[:1]]
     drawn = [
-        drawing.learning(Material(first[: len(drawing.SERIES)])) if first else None,
+        drawing.learning(Material(first[: len(SERIES)])) if first else None,
         drawing.variants(Material(variants)) if variants else None,
     ]
     if gated:
-        gates = (drawing.deciles, drawing.boxes, drawing.density, drawing.gates_over_time)
+        gates = (gate_figures.deciles, gate_figures.boxes, gate_figures.density, gate_figures.gates_over_time)
         drawn += [draw(Material(gated)) for draw in gates]
     # Ids are made of a figure's name, and no two on a page may be alike.
     return {each.name: figure(replace(each, name=prefix + each.name)) for each in drawn if each is not None}
 
 
-def _gate_tables(tables: Tables) -> list[str | None]:
+def _gate_tables(tables: Tables) -> list[Card | None]:
     if not tables.analysed:
         return [None]
     run = tables.analysed[0].material(OURS_TITLE)
@@ -135,13 +135,13 @@ def _gate_tables(tables: Tables) -> list[str | None]:
     ]
 
 
-def _environment(tables: Tables) -> str | None:
+def _environment(tables: Tables) -> Card | None:
     """Where the first seeds were trained."""
     runs = [row.records[0].material(row.cell.label) for row in tables.main.values() if row.records]
     return environment_table(Material(runs)) if runs else None
 
 
-def _records(tables: Tables) -> str | None:
+def _records(tables: Tables) -> Card | None:
     """The directories of every record behind the tables, folded away."""
     rows = [row for name in TABLES for row in tables.rows(name)]
     paths = sorted({record.path for row in rows for record in row.records})
@@ -149,4 +149,4 @@ def _records(tables: Tables) -> str | None:
         return None
     listed = escape("\n".join(f"{path.parent.name}/{path.name}" for path in paths))
     title_text = f"{len(paths)} records of {title(tables.dataset)}"
-    return f'<div class="card"><details><summary>{escape(title_text)}</summary><pre>{listed}</pre></details></div>\n'
+    return Card(f"<details><summary>{escape(title_text)}</summary><pre>{listed}</pre></details>", wide=True)

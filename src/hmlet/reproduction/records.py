@@ -68,7 +68,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
-        """The record in a directory, or None where there is none yet."""
+        """The record in a directory, or None."""
         scored = any((path / name).is_file() for name in (SCORE_FILES["train"], VALID_FILE))
         if not scored or not all((path / name).is_file() for name in ("config.toml", RECORD)):
             return None
@@ -143,7 +143,7 @@ class Record:
         return all(self.run.has(name) for name in [*needed, *[ANALYSIS] * planned.analysed])
 
     def material(self, label: str, scores: Mapping[str, float] | None = None) -> RunMaterial:
-        """The record as the report's figures want it."""
+        """The record as material for the report's figures."""
         config = _content(self.run, "config.toml").text()
         return RunMaterial(label, self.run.record, config, self.run.metrics(), self.analysis, scores)
 
@@ -266,7 +266,7 @@ def _members(archive: tarfile.TarFile, packed: Path) -> Iterator[tuple[str, byte
     for member in archive:
         strange = not member.isfile() or member.size > _LARGEST or ".." in member.name.split("/")
         if strange or not _PACKED.fullmatch(member.name):
-            raise DataError(f"{packed} has {member.name!r}, which is no file of a record", "do not trust this file")
+            raise DataError(f"{packed} has {member.name!r}, which is not part of a record", "do not use this file")
         file = archive.extractfile(member)
         assert file is not None
         yield member.name, file.read()

@@ -29,7 +29,7 @@ DRAW_SEED = 1
 
 @dataclass(frozen=True)
 class Trial:
-    """What the listener is told when a trial has ended."""
+    """What the listener receives when a trial ends."""
 
     dataset: str
     model: str

@@ -50,7 +50,7 @@ class SearchFile:
             trials = tuple(_read_trial(number, trial) for number, trial in enumerate(content.pop("trials")))
             return cls(**content, trials=trials)
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is not the file of a search ({error!r})", "restore it from a copy") from error
+            raise ConfigError(f"{path} is not a search file ({error!r})", "restore it from a copy") from error
 
     @property
     def device_minutes(self) -> float:

@@ -245,12 +245,12 @@ def ranking_sheet(tables: Tables) -> Sheet:
 
 
 def moved(ours: Spread | None, base: Spread | None) -> str:
-    """How far one mean lies from another, in percent of it."""
+    """The difference of two means, in percent of the second."""
     return MISSING if ours is None or base is None else f"{100 * (ours.mean / base.mean - 1):+.2f} %"
 
 
 def claims_sheet(tables: Tables) -> Sheet:
-    """The paper's claims, one a row."""
+    """The paper's claims, one per row."""
     rows = [[claim.about, claim.paper, claim.ours, Verdict(claim.verdict)] for claim in tables.claims()]
     return Sheet(
         "What the paper says, and what we find",

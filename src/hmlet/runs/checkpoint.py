@@ -45,7 +45,7 @@ def load_checkpoint(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, obj
     if metadata.pop("checksum", "") != files.checksum(tensors, metadata):
         raise origin.fault("is damaged (its checksum differs)")
     if not {*metadata.get("run", "").split()} & {*_identities(run, run.record.files.get("config.toml", ()))}:
-        raise RunError(f"{origin.path} is of another run", f"put the right one there, or {origin.fix}")
+        raise RunError(f"{origin.path} belongs to another run", f"restore the right file, or {origin.fix}")
     for name, tensor in tensors.items():
         if not files.is_finite(tensor):
             raise origin.fault(f": tensor {name!r}: it has numbers that are not finite")

@@ -30,7 +30,7 @@ def compare_runs(
 ) -> Comparison:
     """Finished runs against each other and the floor; those that differ only in their seed count as one model."""
     if not runs:
-        raise ConfigError("there is nothing to compare", "name at least two runs")
+        raise ConfigError("nothing to compare", "name at least two runs")
     first = runs[0].record.data
     for run in runs[1:]:
         data = run.record.data
@@ -57,13 +57,13 @@ def compare_runs(
 def floor_of(
     runs: Sequence[FinishedRun], split: str = "test", mask: str = "train", k: int = 20
 ) -> dict[str, float] | None:
-    """The metrics of the simplest model, computed on the runs' data; None if one of the runs is of that model."""
+    """The metrics of the simplest model, computed on the runs' data; None if one of the runs is that model."""
     if any(run.recipe.model.name == FLOOR for run in runs):
         return None
     try:
         data = runs[0].data
     except RunError as error:  # stored evaluations can be compared without the data
-        log.warning("%s is not shown as the floor: %s", FLOOR, error)
+        log.warning("%s, the floor, could not be computed: %s", FLOOR, error)
         return None
     model = build(MODELS[FLOOR].Config(name=FLOOR), training_graph(data), torch.Generator())
     with torch.no_grad():

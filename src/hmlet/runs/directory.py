@@ -290,7 +290,7 @@ class RunDirectory:
 
     def _vouch(self, name: str, found: str) -> None:
         if found not in self.record.files[name]:
-            raise self.origin(name).fault("is damaged or of another run (its checksum differs from run.json)")
+            raise self.origin(name).fault("is damaged or belongs to another run (its checksum differs from run.json)")
 
     def metrics(self) -> list[Epoch]:
         """The rows of metrics.jsonl."""
@@ -388,7 +388,7 @@ def _inside(directory: Path, name: str) -> Path:
     """The path of a file in a directory. A run may come from a stranger: nothing leads out of it."""
     path = directory / name
     if Path(name).name != name:
-        raise RunError(f"{path} would lie outside the run", "do not trust this run")
+        raise RunError(f"{path} is outside the run directory", "do not trust this run")
     if path.is_symlink():
         raise RunError(f"{path} is a symbolic link", "put the file itself there")
     return path

@@ -119,7 +119,7 @@ class FinishedRun:
             try:
                 store_evaluation(self.directory, result)
             except RunError as error:  # the numbers are right even if they cannot be kept
-                log.warning("the evaluation is not kept in %s: %s", self.directory.path, error)
+                log.warning("the evaluation could not be stored in %s: %s", self.directory.path, error)
         made = {each.k: each for each in new}
         found = [stored if stored is not None else made[each] for each, stored in known.items()]
         return found[0] if isinstance(k, int) else Evaluations(found)
@@ -133,10 +133,10 @@ def recorded_data(run: RunDirectory, now: Path | str | None = None) -> Dataset:
     recorded, copy = run.record.data, run.file(DATA)
     where = str(copy if recorded.reference == "." or is_prepared(copy) else now or recorded.reference)
     if where not in CATALOG and not Path(where).exists():
-        raise RunError(f"the data of {run.path} was at {where}", f"say where it is now with {option('data')}")
+        raise RunError(f"the data of {run.path} was at {where}", f"pass its new location with {option('data')}")
     data = load(where)
     if data.fingerprint != recorded.fingerprint:
-        raise RunError(f"{where} has changed since {run.path} was trained", "prepare it as it was, or train again")
+        raise RunError(f"{where} has changed since {run.path} was trained", "restore it, or train again")
     if (data.n_users, data.n_items) != run.nodes:
         users, items = run.nodes
         raise run.origin(IDS).fault(

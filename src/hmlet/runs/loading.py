@@ -10,7 +10,7 @@ from hmlet.runs.expected import empty_model
 def load_model(run: RunDirectory, *, nodes: bool = True) -> Model:
     """The trained model of a finished run, in evaluation mode and on the CPU.
 
-    Without `nodes` it has the trained weights and no users or items: whoever is folded in brings its own e⁰.
+    Without `nodes` it has the trained weights and no users or items: a folded-in node brings its own e⁰.
     """
     stored, model = run.weights(), empty_model(run.recipe())
     per_node = model.per_node()

@@ -105,7 +105,7 @@ def _header(header: Content, size: int) -> tuple[list[tuple[str, _Entry]], dict[
 
 
 class Shape(NamedTuple):
-    """What a tensor has to be; None stands for any length."""
+    """What a tensor has to be; None means any length."""
 
     lengths: tuple[int | None, ...]
     types: tuple[torch.dtype, ...] = (torch.float32,)

@@ -31,7 +31,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished run and what it is worth."""
+    """A finished run and its metrics."""
 
     run: FinishedRun
     valid: Evaluation
@@ -145,11 +145,12 @@ class Leaderboard(Framed):
         ahead = [row.model for row in clear if _test(row) > _test(best)]
         unclear = [row.model for row in others if row not in clear]
         if ahead:
-            text += f" On test {_listed(ahead)} did better (p < {SIGNIFICANT})."
+            text += f" On test, {_listed(ahead)} did better (p < {SIGNIFICANT})."
         if unclear:
-            text += f" On test {_listed(unclear)} cannot be told from it (p ≥ {SIGNIFICANT})."
+            verb = "does" if len(unclear) == 1 else "do"
+            text += f" On test, {_listed(unclear)} {verb} not differ significantly from it (p ≥ {SIGNIFICANT})."
         if others and not ahead and not unclear:
-            text += f" On test it is ahead of every other model (p < {SIGNIFICANT})."
+            text += f" On test, it beats every other model (p < {SIGNIFICANT})."
         return text
 
 

@@ -232,9 +232,7 @@ def _require_own(place: Path) -> None:
     """Refuse a directory that holds something else."""
     names = set(os.listdir(place)) if place.is_dir() else set()
     if names and not names & {RUNS, DATA, LOCK}:
-        raise RunError(
-            f"{place} is not a leaderboard's directory, and it is not empty", f"choose another {option('out')}"
-        )
+        raise RunError(f"{place} is neither empty nor a leaderboard", f"choose another {option('out')}")
 
 
 def _loaded(data: DataLike, progress: Progress) -> Dataset:
@@ -247,14 +245,14 @@ def _loaded(data: DataLike, progress: Progress) -> Dataset:
     for part in ("valid", "test"):
         if not dataset.count(part):
             raise NothingHeldOut(
-                f"{dataset.name} has nothing in the {part} part, and a leaderboard needs it",
+                f"{dataset.name} has nothing in the {part} part, which a leaderboard needs",
                 "prepare it with a split that holds some interactions out",
             )
     return dataset
 
 
 def _kept(data: Dataset, place: Path) -> Dataset:
-    """The data set at a place where every run finds it again: data in memory is saved beside the runs, once."""
+    """The data set at a place where every run finds it again: in-memory data is saved once, next to the runs."""
     if data.reference is not None:
         return data
     if not (place / DATA).exists():
@@ -270,7 +268,7 @@ def _require_same_data(data: Dataset, place: Path) -> None:
         before.add(read_record(place / DATA).fingerprint)
     for fingerprint in before - {data.fingerprint}:
         raise RunError(
-            f"{place} is about other data ({fingerprint[:12]} there, {data.fingerprint[:12]} here)",
+            f"{place} is for another data set ({fingerprint[:12]} there, {data.fingerprint[:12]} here)",
             f"choose another {option('out')}",
         )
 
@@ -280,7 +278,7 @@ def _with_page(board: Leaderboard) -> Leaderboard:
     try:
         from hmlet.selection.page import render
     except ImportError as error:
-        log.warning("the leaderboard has no page (%s is missing): pip install 'hmlet[report]'", error.name)
+        log.warning("no leaderboard page was written (%s is not installed): pip install 'hmlet[report]'", error.name)
         return Leaderboard(board.data, board.out, board.rows, None)
     assert board.page is not None
     put(board.page, render(board).encode())

@@ -107,7 +107,7 @@ def try_file(
 
 
 def _require_free(place: Path) -> None:
-    """Refuse a place where there is something that no earlier try has made."""
+    """Reject a directory with files that no earlier try has written."""
     if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / DATA).is_dir()):
         raise DataError(f"{place} exists already and is not empty", f"choose another {option('out')}")
 

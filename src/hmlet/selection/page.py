@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 from html import escape
 
 from hmlet.ranking.statistics import TABLE, TITLES
 from hmlet.reporting import figures as drawing
-from hmlet.reporting.page import Cell, document, duration, figure, p_value, table
+from hmlet.reporting.layout import Card, Cell, document, duration, figure, p_value, table
 from hmlet.selection.board import SELECTED_BY, K, Leaderboard, Row, Scores
 
 
 def render(board: Leaderboard) -> str:
     """The whole page as one HTML text that needs no other file."""
     ranked, unranked = board.ranked, [row for row in board.rows if row.valid is None]
-    sections: list[tuple[str, list[str | None]]] = [
-        ("Results", [_standings(ranked), _next(board)] if ranked else []),
+    sections: list[tuple[str, list[Card | None]]] = [
         ("Every metric", [_scores_table(ranked)] if ranked else []),
         ("Without a result", [_notes_table(unranked)] if unranked else []),
     ]
-    return document(f"Which model is best on {board.data}?", board.conclusion(), sections)
+    answer = [_answer(board), _standings(ranked) if ranked else None]
+    return document(f"Which model is best on {board.data}?", answer, sections)
 
 
-def _standings(rows: tuple[Row, ...]) -> str:
+def _standings(rows: tuple[Row, ...]) -> Card:
     points = [
         (row.model, row.test.means[SELECTED_BY], row.test.intervals[SELECTED_BY])
         for row in rows
@@ -31,7 +32,7 @@ def _standings(rows: tuple[Row, ...]) -> str:
     return figure(drawing.standings(points, f"test {TITLES[SELECTED_BY]}@{K}", see))
 
 
-def _scores_table(rows: tuple[Row, ...]) -> str:
+def _scores_table(rows: tuple[Row, ...]) -> Card:
     titles = [f"{TITLES[name]}@{K}" for name in TABLE]
     columns = [
         "model",
@@ -62,18 +63,21 @@ def _with_interval(scores: Scores, name: str) -> Cell:
     return Cell(f'{scores.means[name]:.4f}<br><span class="range">{low:.4f} – {high:.4f}</span>')
 
 
-def _next(board: Leaderboard) -> str:
-    best = board.rows[0]
+def _answer(board: Leaderboard) -> Card:
+    """The card that leads the page: the best model, and what to do with it."""
+    conclusion = f'<p class="answer">{escape(board.conclusion())}</p>'
+    if not board.ranked:
+        return Card(conclusion, kind="lead")
     commands = [
         ("Serve the best model over HTTP, with a page to explore it:", str(board.serve)),
-        ("Write a report about it:", f"hmlet report {best.run} --out report.html"),
+        ("Write a report about it:", shlex.join(["hmlet", "report", str(board.rows[0].run), "--out", "report.html"])),
     ]
     listed = "".join(
         f'<p class="see">{escape(what)}</p><pre class="command">{escape(command)}</pre>' for what, command in commands
     )
-    return f'<div class="card"><h3>What to do next</h3>{listed}</div>\n'
+    return Card(f"{conclusion}<h3>What to do next</h3>{listed}", kind="lead")
 
 
-def _notes_table(rows: list[Row]) -> str:
+def _notes_table(rows: list[Row]) -> Card:
     see = "Run the command again to add the models that were skipped or stopped."
     return table("Reasons", see, ["model", "reason"], [[row.model, row.note] for row in rows], wide=True, words=True)

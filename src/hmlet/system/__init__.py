@@ -1,1 +1,1 @@
-"""Files, locks, progress, stopping, and the processes that train together: what every room may stand on."""
+"""Files, locks, progress, stopping, and the processes that train together: what every package may use."""

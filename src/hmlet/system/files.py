@@ -24,7 +24,7 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 def replacing(path: Path, kind: type[HmletError] = HmletError) -> Iterator[Path]:
     """A path to write to; its content takes the place of `path` once all of it is on disk.
 
-    A failure leaves `path` as it was and nothing beside it. What the system says against writing is an error of `kind`.
+    A failure leaves `path` unchanged and no other file. A failed write raises `kind`.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

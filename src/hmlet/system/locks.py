@@ -1,4 +1,4 @@
-"""Files that one process at a time holds. The system drops the lock of a process that died, so none can be stale."""
+"""Lock files, held by one process at a time. The system drops the lock of a process that died, so none can be stale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hmlet.system.files import unwritable
 def held(path: Path, patience: float = 0.0, kind: type[HmletError] = HmletError) -> Iterator[None]:
     """Hold a file for its directory, made where there is none, after waiting for others for up to `patience` seconds.
 
-    What the system says against it, and another process that does not let go, is an error of `kind`.
+    A system error, or a lock that another process keeps, raises `kind`.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

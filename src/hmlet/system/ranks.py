@@ -220,7 +220,7 @@ class Ranks:
         wrong = [name for name, differ in zip(values, differs, strict=True) if differ]
         if wrong:
             raise ConfigError(
-                f"the ranks differ in their {' and '.join(wrong)}",
+                f"the ranks have different {' and '.join(wrong)}",
                 "give every machine the same data, command, versions and kind of device",
             )
 

@@ -1,7 +1,7 @@
 """How a process is asked to stop: by SIGINT (Ctrl-C) or SIGTERM.
 
 Most commands have nothing to save, and `end_when_told` ends them at once. Training saves a checkpoint first: there a
-StopRequest takes the signals, and the loop looks at it. The service has handlers of its own.
+StopRequest takes the signals, and the loop looks at it. The service has its own handlers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def end_when_told(say: Callable[[int], None]) -> None:
-    """From now on, end the process when a signal asks for it; `say` is told which one.
+    """From now on, end the process when a signal asks for it; `say` receives its name.
 
     Everything that hmlet writes survives a kill, so only temporary files are removed. An exception instead of this
     could be swallowed inside a library, or end in a traceback. Python runs the handler in the main thread, once that

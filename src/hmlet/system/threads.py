@@ -79,7 +79,7 @@ def working_threads(wanted: int | None = None, *, measured: bool = True) -> Iter
     import torch
 
     if wanted is not None and wanted < 1:
-        raise ConfigError(f"{wanted} threads cannot do any work", f"use {option('threads', 1)} or more")
+        raise ConfigError(f"{wanted} is not a valid number of threads", f"use {option('threads', 1)} or more")
     before = torch.get_num_threads()
     try:
         if wanted is None:

@@ -1,6 +1,6 @@
 """The least time that a training step can take on a device: bytes and operations over measured rates.
 
-A step is a row of parts, each of which has to wait for the one before it. A part moves bytes through memory, gathers
+A step is a sequence of parts, each waiting for the one before. A part moves bytes through memory, gathers
 rows through the caches and multiplies; at the best all three overlap, so its floor is the slowest of them. What has to
 be counted:
 
@@ -144,7 +144,7 @@ def floor_seconds(parts: Sequence[Part], rates: Rates) -> float:
 
 
 def measure(device: torch.device, storage: torch.dtype, columns: int) -> Rates:
-    """A device's rates, the best of a few tries each: a floor is what it can do, not what it does on the average."""
+    """A device's rates, the best of a few tries each: a floor is the best case, not the average."""
     return Rates(
         copied=_copy_rate(device), gathered=_gather_rate(device, columns), multiplied=_matrix_rate(device, storage)
     )

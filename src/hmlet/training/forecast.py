@@ -24,7 +24,7 @@ from hmlet.training.steps import GradientSteps
 
 Clock = Callable[[], float]
 WARM_UP = 4  # steps before the pace is taken: libraries choose algorithms, and on CUDA the step is captured
-FORETOLD_AFTER = 5.0  # seconds until the time of the whole run is told
+FORETOLD_AFTER = 5.0  # seconds until the forecast of the whole run is shown
 LONG = 60.0  # seconds of training that are worth a rehearsal of what has not been timed yet
 RECENT = 50  # stretches of steps whose mean is the pace
 MEASURED_SECONDS, MEASURED_STEPS = 1.0, 20  # how long the pace of one kind of step is measured at most

@@ -33,7 +33,7 @@ from hmlet.version import VERSION
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
-    """The device that a name means: "auto" takes CUDA where there is one. Every rank has a device of its own."""
+    """The device that a name means: "auto" uses CUDA if available. Every rank has its own device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
@@ -165,7 +165,7 @@ def finish(data: Dataset, out: Path | str, *, device: str = "auto") -> RunDirect
 
 
 def _as_begun(path: Path, recipes: Sequence[Recipe], shorter: bool) -> Recipe:
-    """The recipe that a run was begun with, if it is one of these, or one of these with fewer epochs."""
+    """The recipe that a run was started with, if it is one of these, or one of these with fewer epochs."""
     own = RunDirectory.open(path).recipe()
     for recipe in recipes:
         if own == (shortened(recipe, min(own.train.epochs, recipe.train.epochs)) if shorter else recipe):
@@ -226,10 +226,12 @@ def _fitted_in(
 def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks, tell: Tell) -> None:
     """Refuse data that no training can use, a model that these ranks cannot share, and a need of too much memory."""
     if ranks.size > 1 and not recipe.model.splits:
-        raise ConfigError(f"{recipe.model.name} is solved in one process", "start it without torchrun")
+        raise ConfigError(
+            f"{recipe.model.name} has a closed form, which runs in one process", "start it without torchrun"
+        )
     ranks.require_columns(recipe.model.columns)
     if data.count("train") == 0:
-        raise ConfigError(f"{data.name} has no training interactions", "check the split that prepared it")
+        raise ConfigError(f"{data.name} has no training interactions", "check how it was split")
     if not recipe.model.solved:
         build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
@@ -270,7 +272,7 @@ def _enter(
     elif own != recipe:
         raise RunError(
             f"{path} has another recipe than the one given: {differences(own.flat(), recipe.flat())}",
-            f"name no model and no settings to go on with its own, or choose another {option('out')}",
+            f"omit the model and all settings to use its own, or choose another {option('out')}",
         )
     if not run.finished:
         _require_same_versions(run)
@@ -285,11 +287,12 @@ def _extend(run: RunDirectory, own: Recipe, recipe: Recipe) -> None:
     if own != same:
         raise RunError(
             f"{option('extend', True)} changes the number of epochs alone: {differences(own.flat(), same.flat())}",
-            f"leave the other settings out, or choose another {option('out')}",
+            f"omit the other settings, or choose another {option('out')}",
         )
     if more <= epochs:
         raise RunError(
-            f"{run.path} has {epochs} epochs already", f"say how many, as in {override(f'train.epochs={2 * epochs}')}"
+            f"{run.path} has {epochs} epochs already",
+            f"say how many epochs in total, as in {override(f'train.epochs={2 * epochs}')}",
         )
     if own.train.schedule != "constant":
         raise RunError(
@@ -318,6 +321,6 @@ def _require_same_versions(run: RunDirectory) -> None:
     begun, here = told(run.record.versions), told(Versions.here())
     if begun != here:
         raise RunError(
-            f"{run.path} was begun with {begun}, and this is {here}",
-            f"install {begun} to go on, or start anew with another {option('out')}",
+            f"{run.path} was started with {begun}, and this is {here}",
+            f"install {begun} to continue, or start over with another {option('out')}",
         )

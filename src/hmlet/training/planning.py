@@ -268,7 +268,7 @@ def fits(total: int, device: str, size: int, free: int) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had on a device."""
+    """Free bytes on a device."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
@@ -282,7 +282,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:
-    """Whether a training is so small beside the free memory that it needs no plan.
+    """Whether a training is so small compared with the free memory that it needs no plan.
 
     A plan takes a second or two, because PyTorch first has to load what works on tensors without memory.
     """

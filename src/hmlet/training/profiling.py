@@ -36,7 +36,7 @@ ENGINE = "autograd::engine::evaluate_function"
 
 
 class MeasuredPart(PartFloor):
-    """A part of a step beside its floor."""
+    """A part of a step and its lower bound."""
 
     part: str
     seconds: float | None  # None if none was recorded
@@ -65,7 +65,7 @@ class MeasuredRun(TypedDict):
 
 
 class Unwatched:
-    """What stands for a profile where none is made."""
+    """The placeholder when nothing is profiled."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()

@@ -35,7 +35,7 @@ def refit(
     """
     record = before.require_finished().record
     if data.count("train") == len(data):
-        raise NothingHeldOut(f"{before.path} was trained on everything already", "use it as it is")
+        raise NothingHeldOut(f"{before.path} was already trained on all data", "use it as it is")
     recipe = before.recipe()
     stopped = recipe.train.model_copy(update={"stop_after": record.best_epoch})
     origin = RefittedFrom(

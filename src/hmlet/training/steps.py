@@ -42,7 +42,7 @@ class Steps(Protocol):
         """The mean loss of the epoch that just ended."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a checkpoint has to hold beside the model."""
+        """Everything a checkpoint stores besides the model."""
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` gave; a KeyError, ValueError or RuntimeError says what does not fit."""

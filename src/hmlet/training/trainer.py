@@ -46,7 +46,7 @@ class Best(TypedDict):
 
 
 class EpochEvent(Epoch):
-    """What a listener is told at the end of an epoch: its row of metrics.jsonl, and the progress of the training."""
+    """What a listener receives at the end of an epoch: its row of metrics.jsonl, and the progress of the training."""
 
     epochs: int
     best: Best
@@ -59,7 +59,7 @@ Tell = Callable[[str], None]
 
 
 def untold(text: str) -> None:
-    """A remark that nobody wants to hear."""
+    """A listener that ignores every remark."""
 
 
 class StopTraining(Exception):
@@ -76,7 +76,7 @@ class Interrupted(HmletError):
 
 @dataclass
 class LoopState:
-    """Where the loop stands: all of it that is not a tensor, and what resume loads."""
+    """The state of the loop: all of it that is not a tensor, and what resume loads."""
 
     step: int = 0
     best_epoch: int = 0
@@ -236,7 +236,7 @@ class Trainer(Learner):
     # -- saving and restoring -------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write a checkpoint from which the loop goes on exactly as it would have."""
+        """Write a checkpoint that resumes the loop exactly."""
         self._require_finite(*self.model.state_dict().values())
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
@@ -248,7 +248,7 @@ class Trainer(Learner):
         self._saved_at = time.monotonic()
 
     def restore(self, before: RunDirectory | None = None) -> None:
-        """Take up the last checkpoint, if there is one; metrics.jsonl goes back to what it says.
+        """Load the last checkpoint, if any; metrics.jsonl goes back to what it says.
 
         Without one, the training starts: with what the finished run `before` learned, or from nothing.
         """

@@ -45,7 +45,7 @@ def update(
     """Train the model of a finished run on its grown data set, and write a new run directory.
 
     The run's users and items have to be the first ones of the data set. A closed form has nothing to go on from: it is
-    fitted anew.
+    refitted.
     """
     recipe = before.require_finished().recipe()
     warm, earlier = isinstance(recipe.model, EmbeddingConfig), before.record.updated_from

@@ -1,4 +1,4 @@
-"""Optuna, an extra that is imported nowhere else: its storage, samplers and pruners as a search wants them."""
+"""Optuna, an extra that is imported nowhere else: its storage, samplers and pruners as a search needs them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _require_unlocked(url: str) -> None:
             raise
         raise ConfigError(
             f"the storage has been locked by another process for {LOCK_S} seconds",
-            f"end that process, or choose another {option('storage')} or {option('out')}",
+            f"stop that process, or choose another {option('storage')} or {option('out')}",
         ) from error
     finally:
         engine.dispose()

@@ -34,7 +34,7 @@ class Queue(Protocol):
 class LocalQueue:
     """Points that one process tries in order, without Optuna.
 
-    `save` is told of all records after each trial; a queue that starts with them goes on after the last one. The run
+    `save` is told of all records after each trial; a queue that starts with them continues after the last one. The run
     directory `place` holds the current trial only.
     """
 

@@ -67,9 +67,9 @@ def tune(
 
     "grid" tries every combination, in an order drawn from the recipe's seed, or the first `trials` of them; "tpe" and
     "random" try `trials` (20) points. By default samplers prune by the median and the grid does not prune. Called
-    again with the same `out`, also by several processes at once, it goes on with what is left. `storage` is any
+    again with the same `out`, also by several processes at once, it continues with what is left. `storage` is any
     database URL that Optuna takes; by default it is OUT/study.db. Only the best trial keeps its weights, unless `keep`.
-    The listener is told of all trials whenever one ends. The test part is never read.
+    The listener receives all trials whenever one ends. The test part is never read.
     """
     objective, out = Objective(data, recipe, device), Path(out)
     entries = plan_entries(objective, space, sampler, trials)

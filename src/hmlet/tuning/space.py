@@ -43,7 +43,7 @@ Point = Mapping[str, object]
 def load_space(file: Path | None, model: str, preset: str = "hmlet", loss: str = "bpr") -> Space:
     """The space of a TOML file's [space] table, or the one that comes with a model's family (and a preset).
 
-    Where the loss comes with a space of its own, that is added to the family's, and wins.
+    If the loss has its own space, it is added to the family's and takes precedence.
     """
     if file is not None:
         return _parse(read_text(file, "a [space] table in TOML"), file)
@@ -51,7 +51,7 @@ def load_space(file: Path | None, model: str, preset: str = "hmlet", loss: str =
     own = spaces / preset / name
     source = own if own.is_file() else spaces / name
     if not source.is_file():
-        raise ConfigError(f"{model} comes without a search space", "pass a TOML file with a [space] table")
+        raise ConfigError(f"{model} has no default search space", "pass a TOML file with a [space] table")
     space, of_loss = _parse(source.read_text(encoding="utf-8"), source), spaces / "losses" / f"{loss}.toml"
     if of_loss.is_file() and not MODELS[model].Config.solved:
         return {**space, **_parse(of_loss.read_text(encoding="utf-8"), of_loss)}
@@ -62,7 +62,7 @@ def _parse(text: str, file: object) -> Space:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}", "correct that line") from error
+        raise ConfigError(f"{file} is not TOML: {error}", "fix that line") from error
     space = tables.pop("space", None)
     if tables or not isinstance(space, dict) or not space:
         raise ConfigError(f"{file} is not one [space] table", 'for example [space] "train.l2" = [1e-4, 1e-3]')

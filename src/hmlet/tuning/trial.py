@@ -103,9 +103,7 @@ class Objective:
     def check(self, space: Space) -> None:
         """Refuse data without a validation part, and a key or value that no recipe has, before anything is trained."""
         if not self.data.count("valid"):
-            raise ConfigError(
-                f"{self.data.name} has no validation part to choose by", "prepare it with a split that has one"
-            )
+            raise ConfigError(f"{self.data.name} has no validation part", "prepare it with a split that has one")
         for key, values in space.items():
             for value in (values.low, values.high) if isinstance(values, Range) else values:
                 self.recipe({key: value})

@@ -61,9 +61,9 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "stray carriage return": ("f.csv", b"user,item\na,x\nb,\ry\n", [], ["line 3", "carriage return"]),
     "named gz but plain": ("f.csv.gz", GOOD, [], ["f.csv.gz", "not a gzip file"]),
     "named zst but plain": ("f.csv.zst", GOOD, [], ["f.csv.zst", "not a zstd file"]),
-    "gzip cut off": ("f.csv.gz", gzip.compress(BIG_ROWS)[:-200], [], ["cut-off gzip"]),
+    "gzip cut off": ("f.csv.gz", gzip.compress(BIG_ROWS)[:-200], [], ["truncated gzip"]),
     "gzip damaged": ("f.csv.gz", gzip.compress(GOOD)[:12] + b"\xff" * 30, [], ["damaged", "gzip"]),
-    "zstd cut off": ("f.csv.zst", zstd(BIG_ROWS)[:-200], [], ["cut-off zstd"]),
+    "zstd cut off": ("f.csv.zst", zstd(BIG_ROWS)[:-200], [], ["truncated zstd"]),
     "gzip of nothing": ("f.csv.gz", gzip.compress(b""), [], ["f.csv.gz is empty"]),
     "compression bomb": ("f.csv.gz", gzip.compress(b"a" * (65 << 20)), [], ["200 times", "unpack it yourself"]),
     # columns
@@ -270,7 +270,7 @@ def test_names_that_are_not_one_an_id_are_refused(
     (tmp_path / "f.csv").write_bytes(GOOD)
     (tmp_path / "names.csv").write_text(content)
     message = refused(capsys, [str(tmp_path / "f.csv"), "--item-names", str(tmp_path / "names.csv")], tmp_path)
-    assert "names.csv names the same item twice or leaves an id empty" in message
+    assert "names.csv has a duplicate or empty item id" in message
 
 
 @pytest.mark.parametrize(

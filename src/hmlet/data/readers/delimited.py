@@ -23,7 +23,7 @@ from hmlet.data.text import LONGEST_LINE, TextFile, temporary_copy
 from hmlet.errors import DataError
 from hmlet.system.spelling import option
 
-_NARROW = "\x1f"  # stands for a delimiter of several characters
+_NARROW = "\x1f"  # placeholder for a delimiter of several characters
 _OTHER_SEPARATORS = (";", "\t", "|", _NARROW)  # of files that are called CSV
 LONGEST_FIELD = 131_072  # bytes; Python's csv module reads as many characters
 _LONGEST_ROW = 80 << 20  # bytes: a quoted field may hold line ends
@@ -88,7 +88,7 @@ class Delimited(Format):
                 places = _empty_pairs(text, separator, chosen)
                 if not skipping.allowed:
                     error = DataError(
-                        f"{text.shown}, {places[0]}: user and item are empty", "give the row its ids or remove it"
+                        f"{text.shown}, {places[0]}: user and item are empty", "add the ids or remove the row"
                     )
                     raise or_skip(error)
                 skipping.skip(text.shown, places, ["user and item are empty"] * len(places))

@@ -100,14 +100,14 @@ def _has_other_than_strings(text: TextFile, names: list[str]) -> bool:
 
 
 def _may_repeat(text: TextFile, names: list[str]) -> bool:
-    """Whether a line may have one of these keys twice, of which Polars takes one; escapes may hide a key."""
+    """Whether a line may have a duplicate key, which Polars would hide; escapes may hide a key."""
     keys = [rb"%b\s*:" % re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names]
     twice = re.compile(rb"|".join(rb"%b[^\n]*%b" % (key, key) for key in keys) + rb"|\\u00[2-7]")
     return any(twice.search(block) for _, block in text.blocks())
 
 
 def _first_fault(text: TextFile, names: dict[str, str]) -> DataError | None:
-    """The error for the first bad line, if there is one. Slow: it parses line by line."""
+    """The error for the first bad line, or None. Slow: it parses line by line."""
     with text.path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if line.strip() and (problem := _problem(line, names)):

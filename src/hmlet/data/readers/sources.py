@@ -80,9 +80,7 @@ def read_names(given: Path | Any, kind: str) -> dict[str, str]:
     with _source(given, NamesColumns(kind=kind), Dialect(), Skipping()) as (source, file, _):
         frame = source.rows.select(pl.col("user").cast(pl.String), pl.col("item").cast(pl.String)).collect()
     if frame["user"].null_count() or frame["user"].is_duplicated().any():
-        raise DataError(
-            f"{file or 'the frame of names'} names the same {kind} twice or leaves an id empty", "give each id one line"
-        )
+        raise DataError(f"{file or 'the frame of names'} has a duplicate or empty {kind} id", "give each id one line")
     return dict(zip(frame["user"].to_list(), frame["item"].to_list(), strict=True))
 
 
@@ -173,7 +171,7 @@ def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source
 
 
 def _require_all(source: Source, frame: pl.DataFrame) -> None:
-    """Refuse a source of which Polars has not read every row."""
+    """Reject a source if Polars has not read every row."""
     if source.expected not in (None, frame.height):
         raise DataError(
             f"{source.shown} has {source.expected} rows, and {frame.height} could be read", "save it as Parquet"
@@ -261,7 +259,7 @@ def _encode(
             frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
     frame = pl.concat(frames)
     if frame.height == 0:
-        raise DataError(f"no row reaches the rating that {option('min_rating')} asks for", "lower it")
+        raise DataError(f"no row has a rating of at least {option('min_rating')}", "lower it")
     lookup = {role: _sorted_ids(frame[role], role, files[0], integers[role]) for role in ID_ROLES}
     columns = [name for name in ("part", "timestamp", "weight") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
@@ -314,7 +312,7 @@ def _sorted_ids(column: pl.Series, role: str, first: FileRead, integers: bool) -
 def _vocabulary(role: str, ids: pl.DataFrame, frame: pl.DataFrame) -> Vocabulary:
     names = None
     if f"{role}_name" in frame.columns:
-        # One name an id, whatever the order of the rows: the least.
+        # One name per id, independent of the row order: the smallest.
         named = frame.lazy().group_by(role).agg(pl.col(f"{role}_name").cast(pl.String).min()).collect()
         names = ids.join(named, on=role, how="left").sort(f"{role} index")[f"{role}_name"]
     return Vocabulary(role, _plain_array(ids["value"]), None if names is None else _plain_array(names))

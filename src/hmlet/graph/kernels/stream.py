@@ -79,7 +79,7 @@ def pinned(array: npt.NDArray[np.int32]) -> Tensor:
         status = int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         if status != 0:
             raise ConfigError(
-                f"CUDA cannot lock {tensor.nbytes:,} bytes of the host's memory for the graph (its error {status})",
+                f"CUDA cannot pin {tensor.nbytes:,} bytes of the host's memory for the graph (its error {status})",
                 f"allow this process more locked memory (ulimit -l), or use {override('train.graph_memory=device')}",
             )
         weakref.finalize(array, runtime.cudaHostUnregister, tensor.data_ptr()).atexit = False

@@ -1,4 +1,4 @@
-"""What stands between the products of the gate's MLP on CUDA, in Triton: BatchNorm, dropout, ReLU; and its last layer.
+"""Operations between the products of the gate's MLP on CUDA, in Triton: BatchNorm, dropout, ReLU, and the last layer.
 
 Storage is float32 or bfloat16, arithmetic is float32. Legend: N rows, H columns, P parts that rows are summed in.
 """

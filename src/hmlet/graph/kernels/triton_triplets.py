@@ -22,7 +22,7 @@ PLACED = 256  # entries that a program finds a place for
 
 @triton.jit
 def _e0_and_mean(layers, at, inside):  # type: ignore[no-untyped-def]
-    """What stands at some places: of e⁰, and of the layers' mean."""
+    """The values at some positions: of e⁰, and of the layers' mean."""
     own = tl.load(layers[0] + at, mask=inside, other=0.0).to(tl.float32)
     total = own
     for layer in tl.static_range(1, len(layers)):
