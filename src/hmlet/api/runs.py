@@ -178,6 +178,7 @@ def serve(
     allow_hosts: Sequence[str] = (),
     reload_root: Path | str | None = None,
     approximate: bool = False,
+    compare: Sequence[Path | str] = (),
     listening: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve a run over HTTP until the process is told to stop: `hmlet serve`.
@@ -185,13 +186,14 @@ def serve(
     Example: hmlet.serve("runs/end", port=8000)
 
     Requests must carry the bearer `token`, by default that of HMLET_TOKEN; an address that other machines can reach
-    needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `listening` is told the address once
-    requests are answered there.
+    needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `compare` are further runs of
+    the same data, which the explorer shows beside this one. `listening` is told the address once requests are answered
+    there.
     """
     if token is None and "HMLET_TOKEN" in os.environ:
         token = os.environ["HMLET_TOKEN"].strip()
     root = None if reload_root is None else Path(reload_root)
-    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate)
+    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate, tuple(map(Path, compare)))
     try:
         from hmlet.serving import server
     except ImportError as error:

@@ -27,6 +27,9 @@ def serve(
     reload_root: Annotated[
         Path | None, typer.Option(help="Let POST /v1/reload swap in runs of this directory. SIGHUP rereads RUN always.")
     ] = None,
+    compare: Annotated[
+        list[Path] | None, typer.Option(help="A run of the same data to show beside RUN in the explorer, repeatable.")
+    ] = None,
     data: DataNow = None,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Search an index; GET /v1/model says how much it finds.")
@@ -46,5 +49,6 @@ def serve(
         allow_hosts=allow_host or [],
         reload_root=reload_root,
         approximate=approximate,
+        compare=compare or [],
         listening=lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"),
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from starlette.exceptions import HTTPException
 from hmlet.errors import HmletError
 from hmlet.recommend.answers import Recommendation
 from hmlet.serving import schemas
+from hmlet.serving.exploring import PAGE_FILES, add_explorer
 from hmlet.serving.failures import BUG, Refusal, refusal, shape
 from hmlet.serving.guard import App, Guard
 from hmlet.serving.observe import Observe
@@ -32,12 +32,6 @@ SHOWN_CHARACTERS = 60  # of a value that is wrong
 SMALL_USERS = 8  # more of them in one call, or more recommendations, and it waits with the large ones
 SMALL_PAIRS = 1000
 BLOCK_PAIRS = 1000  # of a large call, computed and sent at a time: some 60 KB of JSON
-PAGE_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
 PUBLIC = frozenset({*PAGE_FILES, "/v1/health", "/v1/ready"})
 JsonObject = Mapping[str, object]
 Responses = dict[int | str, dict[str, object]]  # what FastAPI documents by status
@@ -68,7 +62,9 @@ def create_app(service: Service) -> App:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.open()
+        explorer.open()
         yield
+        explorer.close()
         service.close()
 
     app = FastAPI(
@@ -87,7 +83,7 @@ def create_app(service: Service) -> App:
     _add_looking(app, service)
     if service.settings.reload_root is not None:
         _add_reload(app, service, service.settings.reload_root.resolve())
-    _add_page(app)
+    explorer = add_explorer(app, service)
     return Observe(Guard(app, service.settings, PUBLIC), service.metrics)
 
 
@@ -271,17 +267,3 @@ def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
         connection.scope["leave"]()
         served = await service.reload(path)
         return reply(served.describe(), served)
-
-
-def _add_page(app: FastAPI) -> None:
-    """The explorer: a few files, read once, so that a request can name no other."""
-    for path, (name, kind) in PAGE_FILES.items():
-        content = (files("hmlet.serving") / "page" / name).read_bytes()
-        app.add_api_route(path, _constant(content, kind), include_in_schema=False)
-
-
-def _constant(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
-    async def page() -> Response:
-        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
-
-    return page

@@ -38,6 +38,7 @@ class Settings:
     allow_hosts: tuple[str, ...] = ()
     reload_root: Path | None = None  # runs below it may be swapped in over HTTP
     approximate: bool = False
+    compare: tuple[Path, ...] = ()  # runs of the same data, which the explorer shows beside the served one
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -200,11 +200,11 @@ class Shelf:
     """Holds the run that is served. A request takes `current` once; a swap replaces it for those that come after."""
 
     def __init__(self, opener: Opener, path: Path, *, approximate: bool = False) -> None:
-        self._opener, self._approximate = opener, approximate
+        self.opener, self._approximate = opener, approximate
         self.current = self._open(path)
 
     def _open(self, path: Path) -> Served:
-        return Served(self._opener(path), path, approximate=self._approximate)
+        return Served(self.opener(path), path, approximate=self._approximate)
 
     def load(self, path: Path | None = None) -> Served:
         """Another run, or the same directory read again. It has answered one question of each kind, and waits."""
