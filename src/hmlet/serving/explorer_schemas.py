@@ -12,6 +12,12 @@ Side = Literal["user", "item"]
 MOST_CHANGED = 200  # items of one "what if"
 
 
+class Preparing(BaseModel):
+    """What is still being computed."""
+
+    preparing: str
+
+
 class ComparedRun(BaseModel):
     """A run that the lists of the served one can be held against."""
 

@@ -55,6 +55,7 @@ SHOWN_JOINED = 24
 SHOWN_BETWEEN, SHOWN_FAR = 6, 8
 STEPS = 4  # as far as four layers see
 DEPTH = 200  # ranks that a "what if" knows of
+PREPARING: dict[int | str, dict[str, Any]] = {202: {"model": schemas.Preparing, "description": "Ask again"}}
 IdText = Annotated[str, Query(max_length=ID_LENGTH)]
 
 
@@ -322,13 +323,12 @@ class Explorer:
         return view.prepared("plane", lambda: view.plane(stop))
 
     async def ready(self, future: Future[bytes], what: str, served: Served) -> Response:
-        """A prepared answer, or a refusal that says to ask again."""
+        """A prepared answer, or 202 if it is still being computed."""
         try:
             content = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), PATIENCE)
         except TimeoutError:
-            raise Refusal(
-                503, f"{what} is being computed", "ask again in a second", "preparing", {"retry-after": "1"}
-            ) from None
+            waiting = schemas.Preparing(preparing=what).model_dump_json()
+            return Response(waiting, 202, {"retry-after": "1"}, "application/json")
         return Response(content, media_type="application/json", headers={"x-hmlet-run": served.name})
 
 
@@ -375,7 +375,7 @@ def _add_views(app: FastAPI, explorer: Explorer) -> None:
             explorer.plane_of(view)
         return _answer(answer, view.served)
 
-    @app.get("/v1/explore/start", response_model=schemas.Start, tags=["explorer"])
+    @app.get("/v1/explore/start", response_model=schemas.Start, tags=["explorer"], responses=PREPARING)
     async def start(connection: Request) -> Response:
         """Users worth a look."""
         view = explorer.view()

@@ -17,12 +17,12 @@ export async function call(path, body) {
     await askToken();
     return call(path, body);
   }
-  const answer = await response.json();
-  if (response.ok) return answer;
-  if (answer.error.code === "preparing") { // it is being computed: ask until it is there
+  if (response.status === 202) { // it is being computed: ask until it is there
     await wait(500);
     return call(path, body);
   }
+  const answer = await response.json();
+  if (response.ok) return answer;
   throw new Error(answer.error.message); // its hint is for those who write requests
 }
 
