@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from bench_serve import Server, train
-from harness import hardware, parsed, report
+from harness import hardware, parsed, publish
 from playwright.sync_api import Browser, sync_playwright
 
 TARGETS = {"frames_per_second": 30.0, "first_paint_seconds": 1.0}
@@ -101,7 +101,7 @@ def main() -> None:
         "first_paint_seconds": found["first_paint_seconds"] <= TARGETS["first_paint_seconds"],
     }
     where = {**hardware(torch.device("cpu")), "cores": os.cpu_count(), "window": SIZE}
-    report({"benchmark": "explorer", "hardware": where, **found, "targets": TARGETS, "met": met}, options)
+    publish("explorer", {"hardware": where, **found, "targets": TARGETS, "met": met}, options.json, options.record)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ def layout(factors_NF: Tensor, advance: Advance = silent) -> Layout:
     chosen_L = torch.randperm(len(unit_NF), generator=random)[:LANDMARKS].sort().values
     landmarks_LF = unit_NF[chosen_L]
     place_L2 = _tsne(landmarks_LF, advance)
-    place_N2 = torch.cat([_among(block_BF, landmarks_LF, place_L2) for block_BF in unit_NF.split(BLOCK)])
+    blocks = (unit_NF[start : start + BLOCK] for start in range(0, len(unit_NF), BLOCK))
+    place_N2 = torch.cat([_among(block_BF, landmarks_LF, place_L2) for block_BF in blocks])
     place_N2[chosen_L] = place_L2
     place_N2 -= (place_N2.amax(dim=0) + place_N2.amin(dim=0)) / 2
     place_N2 /= place_N2.abs().max().clamp_min(1e-12)

@@ -4,15 +4,15 @@ const CELLS = 128; // of the grid, along each side
 const MOST_LABELS = 28;
 const REACH = 10; // pixels around the pointer
 
-/** Coverage masks (0 to 255) of a disc and of a diamond, by radius in device pixels. */
-function sprite(radius, diamond) {
-  const size = 2 * Math.ceil(radius) + 1, middle = Math.ceil(radius), mask = new Uint8Array(size * size);
-  for (let y = 0; y < size; y++) for (let x = 0; x < size; x++) {
-    const [dx, dy] = [Math.abs(x - middle), Math.abs(y - middle)];
-    const far = diamond ? (dx + dy) * 0.8 : Math.hypot(dx, dy);
-    mask[y * size + x] = Math.round(255 * Math.max(0, Math.min(1, radius + 0.5 - far)));
+/** A disc or a diamond: the places of its pixels beside the middle, in an image so wide, and how much each covers (0 to 256). */
+function sprite(radius, diamond, width, strength) {
+  const reach = Math.ceil(radius), places = [], covers = [];
+  for (let y = -reach; y <= reach; y++) for (let x = -reach; x <= reach; x++) {
+    const far = diamond ? (Math.abs(x) + Math.abs(y)) * 0.8 : Math.hypot(x, y);
+    const cover = Math.round(256 * strength * Math.max(0, Math.min(1, radius + 0.5 - far)));
+    if (cover > 0) { places.push(y * width + x); covers.push(cover); }
   }
-  return { size, middle, mask };
+  return { reach, places: Int32Array.from(places), covers: Int32Array.from(covers) };
 }
 
 export class Plane {
@@ -21,6 +21,7 @@ export class Plane {
     Object.assign(this, { canvas, overlay, x, y, users, weight, count: x.length });
     this.colour = new Uint8Array(this.count); // index into the palette
     this.palette = new Uint8Array(3 * 256);
+    this.packed = new Int32Array(256);
     this.level = new Uint8Array(this.count).fill(1); // 0: hidden, 1: plain, 2: found
     this.camera = { x: 0.5, y: 0.5, zoom: 1 };
     this.selected = this.hovered = -1;
@@ -90,29 +91,36 @@ export class Plane {
   }
 
   _points() {
-    const { pixels, ratio, palette, colour, level } = this, [width, height] = [this.canvas.width, this.canvas.height];
-    const [paper, red, green, blue] = [this.paper, this.paper & 255, (this.paper >> 8) & 255, (this.paper >> 16) & 255];
-    pixels.fill(paper);
+    const { pixels, ratio, palette } = this, width = this.canvas.width;
+    for (let at = 0; at < 256; at++) this.packed[at] = (palette[3 * at + 2] << 16) | (palette[3 * at + 1] << 8) | palette[3 * at];
+    pixels.fill(this.paper);
     const grown = Math.min(2.2, 0.8 + 0.35 * Math.log2(1 + this.camera.zoom)) * (this.count > 20000 ? 0.8 : 1.15) * ratio;
-    const shapes = [sprite(1.1 * grown, false), sprite(1.7 * grown, true)];
-    const large = [sprite(2.2 * grown, false), sprite(2.8 * grown, true)];
-    const scale = this.scale * ratio, left = this.camera.x * scale - width / 2, top = this.camera.y * scale - height / 2;
-    const searching = this.found > 0 || this.near.length > 0;
-    for (let pass = 1; pass <= (searching ? 2 : 1); pass++) for (let at = 0; at < this.count; at++) {
-      if (level[at] !== pass) continue;
-      const { size, middle, mask } = (pass === 2 ? large : shapes)[at < this.users ? 0 : 1];
-      const x0 = Math.round(this.x[at] * scale - left) - middle, y0 = Math.round(this.y[at] * scale - top) - middle;
-      if (x0 < 0 || y0 < 0 || x0 + size > width || y0 + size > height) continue;
-      const c = 3 * colour[at], strength = searching && pass === 1 ? 60 : pass === 2 ? 255 : 190;
-      for (let my = 0, from = 0; my < size; my++) for (let mx = 0, to = (y0 + my) * width + x0; mx < size; mx++, from++, to++) {
-        const alpha = mask[from] * strength;
-        if (alpha === 0) continue;
-        const old = pixels[to];
-        const [r, g, b] = old === paper ? [red, green, blue] : [old & 255, (old >> 8) & 255, (old >> 16) & 255];
-        pixels[to] = 0xff000000 | ((b + (((palette[c + 2] - b) * alpha) >> 16)) << 16) | ((g + (((palette[c + 1] - g) * alpha) >> 16)) << 8) | (r + (((palette[c] - r) * alpha) >> 16));
-      }
+    const searching = this.found > 0 || this.near.length > 0, strength = searching ? 0.24 : 0.75;
+    this._pass(1, sprite(1.1 * grown, false, width, strength), 0, this.users);
+    this._pass(1, sprite(1.7 * grown, true, width, strength), this.users, this.count);
+    if (searching) {
+      this._pass(2, sprite(2.2 * grown, false, width, 1), 0, this.users);
+      this._pass(2, sprite(2.8 * grown, true, width, 1), this.users, this.count);
     }
     this.context.putImageData(this.image, 0, 0);
+  }
+
+  /** Blend a sprite over the image at the points from `start` to `end` that have a level. */
+  _pass(wanted, { reach, places, covers }, start, end) {
+    const { pixels, x, y, colour, level, packed } = this, [width, height] = [this.canvas.width, this.canvas.height], size = places.length;
+    const scale = this.scale * this.ratio, left = width / 2 - this.camera.x * scale + 0.5, top = height / 2 - this.camera.y * scale + 0.5;
+    for (let at = start; at < end; at++) {
+      if (level[at] !== wanted) continue;
+      const px = (x[at] * scale + left) | 0, py = (y[at] * scale + top) | 0;
+      if (px < reach || py < reach || px >= width - reach || py >= height - reach) continue;
+      const base = py * width + px, ink = packed[colour[at]], redBlue = ink & 0xff00ff, green = ink & 0xff00;
+      for (let k = 0; k < size; k++) { // red and blue are blended in one number, green in another
+        const to = base + places[k], old = pixels[to], cover = covers[k], rest = 256 - cover;
+        pixels[to] = 0xff000000
+          | (((Math.imul(redBlue, cover) + Math.imul(old & 0xff00ff, rest)) >>> 8) & 0xff00ff)
+          | (((Math.imul(green, cover) + Math.imul(old & 0xff00, rest)) >>> 8) & 0xff00);
+      }
+    }
   }
 
   /** Names of the most popular points in view, as far as they do not overlap; rings around what is chosen. */
