@@ -64,7 +64,7 @@ def test_an_item_s_page(exploring: TestClient, run: Run) -> None:
     degrees = np.bincount(run.data.item[train], minlength=run.data.n_items)
     owners = {run.data.users.id(int(user)) for user in run.data.user[train][run.data.item[train] == item]}
     assert page["degree"] == len(owners) == page["reach"][0]
-    assert page["popularity"] == 1 + sum(degree > degrees[item] for degree in degrees)
+    assert page["rank"] == 1 + sum(degree > degrees[item] for degree in degrees)
     assert {each["id"] for each in page["joined"]} <= owners
     assert [each["id"] for each in page["similar"]] == [each["item"] for each in run.similar_items("libgtk-3-0", 12)]
     assert [gate["layer"] for gate in page["gates"]] == [3, 4]

@@ -87,7 +87,7 @@ class NodePage(BaseModel):
     id: int | str
     name: str | None = None
     degree: int
-    popularity: int  # 1 is the node of its side with the most training interactions
+    rank: int  # 1 is the node of its side with the most training interactions
     of: int
     similar: list[Near]
     joined: list[Near]

@@ -203,7 +203,7 @@ class View:
             id=vocabulary.id(index),
             name=vocabulary.name(index),
             degree=int(degrees[index]),
-            popularity=int((degrees > degrees[index]).sum()) + 1,
+            rank=int((degrees > degrees[index]).sum()) + 1,
             of=len(vocabulary),
             similar=self._similar(side, given),
             joined=[self.near(other, each) for each in joined.tolist()],

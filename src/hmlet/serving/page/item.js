@@ -11,7 +11,7 @@ export async function showItem({ parts: [id] }) {
     h("div", { class: "heading" }, h("p", { class: "kicker" }, "Item"), h("h1", {}, id), item.name && h("p", { class: "soft" }, item.name),
       h("ul", { class: "facts" },
         h("li", {}, h("b", {}, item.degree.toLocaleString("en")), " training interactions"),
-        h("li", {}, h("b", {}, `${item.popularity.toLocaleString("en")}.`), ` of ${count(item.of, "item")} by popularity`),
+        h("li", {}, h("b", {}, `${item.rank.toLocaleString("en")}.`), ` of ${count(item.of, "item")} by popularity`),
         h("li", {}, h("b", {}, percent(item.degree / users)), " of users have it"),
         item.gates.map((gate) => h("li", {}, h("b", {}, gate.nonlinear ? "non-linear" : "linear"), ` at layer ${gate.layer} (${percent(gate.nonlinear ? gate.probability : 1 - gate.probability)})`))),
       h("p", { class: "actions" }, h("a", { class: "button primary", href: address("new", [[id]]) }, "Recommend to someone who has it"),

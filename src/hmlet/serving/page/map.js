@@ -3,7 +3,7 @@ import { about, node, once } from "./api.js";
 import { count, empty, h, percent, say } from "./dom.js";
 import { rows } from "./lists.js";
 import { Plane } from "./plane.js";
-import { address, note, toNode } from "./router.js";
+import { address, here, note, toNode } from "./router.js";
 
 const LISTED = 30;
 const CLUSTER_LIGHT = ["#1f5fa8", "#b4490f", "#2b7d3c", "#7a3e9d", "#a8741a", "#0b7f86", "#b02a5b", "#5c6570"];
@@ -37,6 +37,7 @@ export async function showMap({ value }) {
   const state = { colour: value("colour") || "cluster", show: value("show") || "both", find: value("find"), node: value("node"), at: value("at") };
 
   const keep = () => {
+    if (here().view !== "map") return; // another view is on its way
     const { x, y, zoom } = plane.camera, moved = zoom !== 1 || x !== 0.5 || y !== 0.5;
     state.at = moved ? [x.toFixed(4), y.toFixed(4), zoom.toPrecision(3)].join(" ") : "";
     note(address("map", [], { colour: state.colour === "cluster" ? "" : state.colour, show: state.show === "both" ? "" : state.show, find: state.find, node: state.node, at: state.at }));
