@@ -55,7 +55,6 @@ SHOWN_JOINED = 24
 SHOWN_BETWEEN, SHOWN_FAR = 6, 8
 STEPS = 4  # as far as four layers see
 DEPTH = 200  # ranks that a "what if" knows of
-PREPARING: dict[int | str, dict[str, Any]] = {202: {"model": schemas.Preparing, "description": "Ask again"}}
 IdText = Annotated[str, Query(max_length=ID_LENGTH)]
 
 
@@ -341,7 +340,10 @@ def _answer(value: BaseModel, served: Served) -> Response:
 
 
 def add_explorer(app: FastAPI, service: Service) -> Explorer:
-    """Add the explorer's page and routes to the service; the caller opens and closes what is returned."""
+    """Add the explorer's page and routes to the service; the caller opens and closes what is returned.
+
+    The routes are not in the description of the service: they may change with the page.
+    """
     explorer = Explorer(service)
     _add_page(app)
     _add_lists(app, explorer)
@@ -365,7 +367,7 @@ def _constant(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
 def _add_views(app: FastAPI, explorer: Explorer) -> None:
     compute: Any = explorer.service.compute
 
-    @app.get("/v1/explore", response_model=schemas.About, tags=["explorer"])
+    @app.get("/v1/explore", response_model=schemas.About, include_in_schema=False)
     async def about() -> Response:
         """What the explorer can show. Whoever asks may look further, so the slow parts are begun."""
         view = explorer.view()
@@ -375,7 +377,7 @@ def _add_views(app: FastAPI, explorer: Explorer) -> None:
             explorer.plane_of(view)
         return _answer(answer, view.served)
 
-    @app.get("/v1/explore/start", response_model=schemas.Start, tags=["explorer"], responses=PREPARING)
+    @app.get("/v1/explore/start", response_model=schemas.Start, include_in_schema=False)
     async def start(connection: Request) -> Response:
         """Users worth a look."""
         view = explorer.view()
@@ -396,7 +398,7 @@ def _add_views(app: FastAPI, explorer: Explorer) -> None:
         connection.scope["leave"]()
         return await explorer.ready(view.prepared("labels", view.labels), "the list of names", view.served)
 
-    @app.get("/v1/explore/{side}", response_model=schemas.NodePage, tags=["explorer"])
+    @app.get("/v1/explore/{side}", response_model=schemas.NodePage, include_in_schema=False)
     async def node(side: schemas.Side, id: IdText) -> Response:
         """A user or an item: its popularity, what is like it, what it is joined to, and how it is reached."""
         view = explorer.view()
@@ -407,7 +409,7 @@ def _add_views(app: FastAPI, explorer: Explorer) -> None:
 def _add_lists(app: FastAPI, explorer: Explorer) -> None:
     compute: Any = explorer.service.compute
 
-    @app.post("/v1/explore/what-if", response_model=schemas.Moves, tags=["explorer"])
+    @app.post("/v1/explore/what-if", response_model=schemas.Moves, include_in_schema=False)
     async def moved(request: schemas.WhatIf) -> Response:
         """The list of a user or a newcomer after a change of their items, and how it has moved."""
         view = explorer.view()
@@ -416,7 +418,7 @@ def _add_lists(app: FastAPI, explorer: Explorer) -> None:
             view.served.check_known("user", [request.user])
         return _answer(await compute(lambda: view.moves(request)), view.served)
 
-    @app.get("/v1/explore/compare", response_model=schemas.SideBySide, tags=["explorer"])
+    @app.get("/v1/explore/compare", response_model=schemas.SideBySide, include_in_schema=False)
     async def compared(user: IdText, k: Annotated[int, Query(ge=1, le=100)] = 20) -> Response:
         """The lists of all runs for one user, with the held-out items that they hit."""
         view = explorer.view()
