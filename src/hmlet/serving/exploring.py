@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from importlib.resources import files
 from threading import Event
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -365,7 +365,7 @@ def _constant(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
 
 
 def _add_views(app: FastAPI, explorer: Explorer) -> None:
-    compute: Any = explorer.service.compute
+    compute = explorer.service.compute
 
     @app.get("/v1/explore", response_model=schemas.About, include_in_schema=False)
     async def about() -> Response:
@@ -407,7 +407,7 @@ def _add_views(app: FastAPI, explorer: Explorer) -> None:
 
 
 def _add_lists(app: FastAPI, explorer: Explorer) -> None:
-    compute: Any = explorer.service.compute
+    compute = explorer.service.compute
 
     @app.post("/v1/explore/what-if", response_model=schemas.Moves, include_in_schema=False)
     async def moved(request: schemas.WhatIf) -> Response:
