@@ -1,17 +1,20 @@
-"""Centralities computed once for a data set: kept in the user's cache under the data's fingerprint, with a checksum."""
+"""What is computed once and kept in the user's cache, with a checksum: centralities of data, and layouts of runs."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from hmlet.analysis.layout import Layout, layout
 from hmlet.data import Dataset
 from hmlet.data.catalog import cache_directory
 from hmlet.errors import HmletError
@@ -21,6 +24,8 @@ from hmlet.system.files import replacing
 from hmlet.system.progress import Advance, silent
 
 CACHE_VERSION = 1
+LAYOUT_VERSION = 1
+Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 def cached_centralities(
@@ -34,34 +39,48 @@ def cached_centralities(
     """The centralities of a data set's training graph, from the cache where they are; a damaged entry is made anew."""
     kind = "exact" if samples is None or samples >= graph.n_nodes else f"sampled-{samples}"
     path = cache_directory() / "centrality" / f"{data.fingerprint}-{kind}-{CACHE_VERSION}.safetensors"
-    found = _read(path)
-    if found is None or len(found.degree) != graph.n_nodes:
-        found = centralities(graph, samples=samples, device=device, advance=advance)
-        _write(path, found)
+    with suppress(OSError, SafetensorError, KeyError, ValueError, TypeError):
+        values, about = _read(path)
+        found = Centralities(**values, sources=int(about["sources"]))  # type: ignore[arg-type]
+        if len(found.degree) == graph.n_nodes:
+            return found
+    found = centralities(graph, samples=samples, device=device, advance=advance)
+    values = asdict(found)
+    _write(path, values, {"sources": str(values.pop("sources"))})
     return found
 
 
-def _write(path: Path, found: Centralities) -> None:
+def cached_layout(factors_NF: torch.Tensor, checksum: str, advance: Advance = silent) -> Layout:
+    """The map of a run's embeddings, from the cache where it is. `checksum` is that of the file with the factors."""
+    path = cache_directory() / "layout" / f"{checksum}-{LAYOUT_VERSION}.safetensors"
+    with suppress(OSError, SafetensorError, KeyError, ValueError, TypeError):
+        values, _ = _read(path)
+        found = Layout(values["place"], values["cluster"])  # type: ignore[arg-type]
+        if found.place_N2.shape == (len(factors_NF), 2) and found.cluster_N.shape == (len(factors_NF),):
+            return found
+    found = layout(factors_NF, advance)
+    _write(path, {"place": found.place_N2, "cluster": found.cluster_N}, {})
+    return found
+
+
+def _write(path: Path, values: Arrays, about: Mapping[str, str]) -> None:
     """Put an entry into the cache; where that cannot be written, the next call computes again."""
-    values = asdict(found)
-    sources = values.pop("sources")
     with suppress(HmletError), replacing(path) as temporary:
-        save_file(values, temporary, {"sources": str(sources), "sha256": _digest(values, sources)})
+        save_file(values, temporary, {**about, "sha256": _digest(values, about)})
 
 
-def _read(path: Path) -> Centralities | None:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
-            values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        sources = int(about["sources"])
-        return Centralities(**values, sources=sources) if about["sha256"] == _digest(values, sources) else None
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
-        return None
+def _read(path: Path) -> tuple[Arrays, dict[str, str]]:
+    """An entry's arrays and what else it says. Raises a ValueError for a damaged one."""
+    with safe_open(path, framework="numpy") as file:
+        about = dict(file.metadata() or {})
+        values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    if about.pop("sha256", None) != _digest(values, about):
+        raise ValueError("damaged")
+    return values, about
 
 
-def _digest(values: dict[str, np.ndarray], sources: int) -> str:
-    digest = hashlib.sha256(str(sources).encode())
+def _digest(values: Arrays, about: Mapping[str, str]) -> str:
+    digest = hashlib.sha256("".join(about[key] for key in sorted(about)).encode())
     for name in sorted(values):
         digest.update(f"{name} {values[name].dtype} {values[name].shape}".encode())
         digest.update(np.ascontiguousarray(values[name]).data)

@@ -180,6 +180,7 @@ def serve(
     approximate: bool = False,
     ab: Run | Path | str | None = None,
     share: float | None = None,
+    compare: Sequence[Path | str] = (),
     listening: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve a run over HTTP until the process is told to stop: `hmlet serve`.
@@ -188,14 +189,15 @@ def serve(
 
     Requests must carry the bearer `token`, by default that of HMLET_TOKEN; an address that other machines can reach
     needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `ab` is a second run that answers a
-    `share` of the users, by default half of them; each user stays with one run. `listening` receives the address
-    once the service answers requests.
+    `share` of the users, by default half of them; each user stays with one run. `compare` are further runs of the same
+    data, which the explorer shows beside this one. `listening` receives the address once the service answers requests.
     """
     if token is None and "HMLET_TOKEN" in os.environ:
         token = os.environ["HMLET_TOKEN"].strip()
     root = None if reload_root is None else Path(reload_root)
     other = None if ab is None else _path(ab)
-    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate, other, share)
+    compared = tuple(map(Path, compare))
+    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate, other, share, compared)
     try:
         from hmlet.serving import server
     except ImportError as error:

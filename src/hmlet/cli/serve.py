@@ -28,6 +28,9 @@ def serve(
         Path | None,
         typer.Option(help="Allow POST /v1/reload to load runs from this directory. SIGHUP always reloads RUN."),
     ] = None,
+    compare: Annotated[
+        list[Path] | None, typer.Option(help="A run of the same data to show beside RUN in the explorer, repeatable.")
+    ] = None,
     data: DataNow = None,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Use an approximate index; GET /v1/model reports its recall.")
@@ -55,5 +58,6 @@ def serve(
         approximate=approximate,
         ab=ab,
         share=share,
+        compare=compare or [],
         listening=lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"),
     )

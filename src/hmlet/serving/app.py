@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,26 +17,17 @@ from starlette.exceptions import HTTPException
 from hmlet.errors import HmletError
 from hmlet.serving import schemas
 from hmlet.serving.answering import add_answers
+from hmlet.serving.exploring import add_explorer
 from hmlet.serving.failures import BUG, Refusal, refusal, shape
 from hmlet.serving.guard import App, Guard
 from hmlet.serving.observe import Observe
 from hmlet.serving.replies import reply
 from hmlet.serving.service import Service
+from hmlet.serving.static import STATIC, add_static
 from hmlet.version import VERSION
 
 SHOWN_CHARACTERS = 60  # of a value that is wrong
-PAGE_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
-REFERENCE_FILES = {
-    "/docs": ("docs.html", "text/html; charset=utf-8"),
-    "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
-    "/docs.css": ("docs.css", "text/css; charset=utf-8"),
-}
-PUBLIC = frozenset({*PAGE_FILES, *REFERENCE_FILES})  # static files that say nothing about the run
+PUBLIC = frozenset(STATIC)  # it says nothing about the run
 Responses = dict[int | str, dict[str, object]]  # what FastAPI documents by status
 FAILURES: Responses = {
     status: {"model": schemas.Failure, "description": text}
@@ -67,7 +57,9 @@ def create_app(service: Service) -> App:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.open()
+        explorer.open()
         yield
+        explorer.close()
         service.close()
 
     app = FastAPI(
@@ -86,7 +78,8 @@ def create_app(service: Service) -> App:
     _add_looking(app, service)
     if service.settings.reload_root is not None:
         _add_reload(app, service, service.settings.reload_root.resolve())
-    _add_page(app)
+    add_static(app)
+    explorer = add_explorer(app, service)
     return Observe(Guard(app, service.settings, PUBLIC), service.metrics)
 
 
@@ -206,18 +199,3 @@ def _add_reload(app: FastAPI, service: Service, root: Path) -> None:
         connection.scope["leave"]()
         served = await service.reload(path, request.arm)
         return reply(served.describe(), served)
-
-
-def _add_page(app: FastAPI) -> None:
-    """The explorer and the reference: a few files, read once, so that a request can name no other."""
-    for folder, pages in (("page", PAGE_FILES), ("reference", REFERENCE_FILES)):
-        for path, (name, kind) in pages.items():
-            content = (files("hmlet.serving") / folder / name).read_bytes()
-            app.add_api_route(path, _constant(content, kind), include_in_schema=False)
-
-
-def _constant(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
-    async def page() -> Response:
-        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
-
-    return page

@@ -40,6 +40,7 @@ class Settings:
     approximate: bool = False
     ab: Path | None = None  # a second run, which answers a share of the users
     share: float | None = None
+    compare: tuple[Path, ...] = ()  # runs of the same data, which the explorer shows beside the served one
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

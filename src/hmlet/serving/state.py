@@ -269,7 +269,7 @@ class Shelf:
     def __init__(
         self, opener: Opener, path: Path, *, approximate: bool = False, other: Path | None = None, share: float = 0.0
     ) -> None:
-        self._opener, self._approximate = opener, approximate
+        self.opener, self._approximate = opener, approximate
         self.share = share
         self.runs: dict[schemas.Arm, Served] = {"a": self._open(path)}
         if other is not None:
@@ -285,7 +285,7 @@ class Shelf:
         return Lineup(dict(self.runs), self.share)
 
     def _open(self, path: Path) -> Served:
-        return Served(self._opener(path), path, approximate=self._approximate)
+        return Served(self.opener(path), path, approximate=self._approximate)
 
     def load(self, path: Path | None = None, arm: schemas.Arm = "a") -> Served:
         """Another run, or the same directory read again. It has answered one question of each kind, and waits."""

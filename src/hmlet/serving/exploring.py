@@ -1,0 +1,403 @@
+"""What only the explorer needs: what its page shows beyond the answers of the service.
+
+The map and the users worth a look take seconds to compute for a large run. They are computed in a thread of their own
+when the first visitor comes; a service without visitors pays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from threading import Event
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from fastapi import FastAPI, Query, Request, Response
+from pydantic import BaseModel
+
+from hmlet.analysis.cached import cached_layout
+from hmlet.data.interactions import Id
+from hmlet.errors import ConfigError
+from hmlet.graph import Graph, training_graph
+from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
+from hmlet.ranking.scoring import Histories
+from hmlet.ranking.top_k import NO_ITEM
+from hmlet.recommend import notable
+from hmlet.recommend.recommender import Recommender
+from hmlet.recommend.surroundings import paths, reach
+from hmlet.recommend.what_if import what_if
+from hmlet.serving import explorer_schemas as schemas
+from hmlet.serving.failures import Refusal
+from hmlet.serving.schemas import ID_LENGTH, ServedData
+from hmlet.serving.service import Service
+from hmlet.serving.state import Served
+
+MOST_MAPPED = 100_000  # nodes: with more of them the map has a sample, even in degree
+PATIENCE = 3.0  # seconds that a request waits for what is being computed
+SHOWN_NOTABLE = 6
+SHOWN_POPULAR = 12
+SHOWN_SIMILAR = 12
+SHOWN_JOINED = 24
+SHOWN_BETWEEN, SHOWN_FAR = 6, 8
+STEPS = 4  # as far as four layers see
+DEPTH = 200  # ranks that a "what if" knows of
+IdText = Annotated[str, Query(max_length=ID_LENGTH)]
+
+
+class View:
+    """What the explorer knows of one served run; slow parts are computed once, in the thread of the explorer."""
+
+    def __init__(self, served: Served, submit: Callable[[Callable[[], bytes]], Future[bytes]]) -> None:
+        self.served, self.data = served, served.data
+        self._submit, self._running = submit, dict[str, Future[bytes]]()
+
+    def about(self, others: list[Recommender]) -> schemas.About:
+        record, data = self.served.run.record, self.data
+        return schemas.About(
+            run=self.served.name,
+            model=record.model,
+            data=ServedData(name=record.data.name, users=data.n_users, items=data.n_items),
+            gated_layers=list(self.served.run.choices.layers) if self.served.run.choices else [],
+            mapped=self.mapped,
+            held_out=data.count("valid") + data.count("test") > 0,
+            compared=[schemas.ComparedRun(name=_name(run), model=run.record.model) for run in others],
+        )
+
+    @property
+    def mapped(self) -> bool:
+        """Whether there are embeddings to lay out: an item-item model has none, and one number is no direction."""
+        return not isinstance(self.served.run.scored[0], Histories) and self.served.run.factors[0].shape[1] > 1
+
+    def prepared(self, name: str, make: Callable[[], bytes]) -> Future[bytes]:
+        """An answer that is computed once; one that failed is computed again."""
+        future = self._running.get(name)
+        if future is None or (future.done() and (future.cancelled() or future.exception() is not None)):
+            future = self._running[name] = self._submit(make)
+        return future
+
+    def near(self, side: str, index: int, score: float | None = None) -> schemas.Near:
+        vocabulary = self.served.vocabulary(side)
+        degree = int(self.served.degrees[side][index])
+        return schemas.Near(id=vocabulary.id(index), name=vocabulary.name(index), degree=degree, score=score)
+
+    # -- users worth a look ---------------------------------------------------------------------------------------
+
+    def start(self) -> bytes:
+        found = notable.notable(self.served.run.scored, self.data)
+
+        def users(positions: list[int]) -> list[schemas.NotableUser]:
+            return [
+                schemas.NotableUser(
+                    user=self.data.users.id(int(found.users[at])),
+                    name=self.data.users.name(int(found.users[at])),
+                    degree=int(self.served.degrees["user"][found.users[at]]),
+                    hits=int(found.hits[at]),
+                    held_out=int(found.held_out[at]),
+                    usual=float(found.usual[at]),
+                )
+                for at in positions
+            ]
+
+        popular = np.argsort(-self.served.degrees["item"], kind="stable")[:SHOWN_POPULAR].tolist()
+        answer = schemas.Start(
+            users=len(found.users),
+            list_length=notable.LIST,
+            hits=users(found.most_hits(SHOWN_NOTABLE)),
+            surprising=users(found.most_surprising(SHOWN_NOTABLE)),
+            typical=users(found.most_typical(SHOWN_NOTABLE)),
+            popular=[self.near("item", at) for at in popular],
+        )
+        return answer.model_dump_json().encode()
+
+    # -- the map --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def mapped_nodes(self) -> npt.NDArray[np.int64]:
+        """The nodes of the map: all of them, or a sample that is even in degree; the most popular is in it."""
+        degree_N = np.concatenate([self.served.degrees["user"], self.served.degrees["item"]])
+        if len(degree_N) <= MOST_MAPPED:
+            return np.arange(len(degree_N))
+        order = np.argsort(degree_N, kind="stable")
+        return np.sort(order[np.linspace(0, len(order) - 1, MOST_MAPPED).astype(np.int64)])
+
+    def plane(self, stop: Event) -> bytes:
+        def advance(done: float, total: float | None = None, text: str = "") -> None:
+            if stop.is_set():
+                raise Refusal(503, "the service is stopping", "try again later")
+
+        run, nodes = self.served.run, self.mapped_nodes
+        factors_NF = torch.cat([each.cpu() for each in run.factors])[torch.from_numpy(nodes)]
+        checksum = run.record.files["factors.safetensors"][0]
+        found = cached_layout(factors_NF, f"{checksum[:32]}-{len(nodes)}", advance)
+        place_N2 = np.round((found.place_N2.astype(np.float64) + 1) / 2 * 65535).astype(np.int64)
+        degree_N = np.concatenate([self.served.degrees["user"], self.served.degrees["item"]])[nodes]
+        n_users = self.data.n_users
+        clusters = []
+        for at in range(int(found.cluster_N.max(initial=-1)) + 1):
+            own = np.flatnonzero((found.cluster_N == at) & (nodes >= n_users))
+            best = nodes[own[np.argsort(-degree_N[own], kind="stable")[:3]]] - n_users
+            clusters.append(
+                schemas.Cluster(nodes=int((found.cluster_N == at).sum()), items=self.data.items.ids_at(best.tolist()))
+            )
+        chosen = run.choices
+        answer = schemas.Plane(
+            users=int((nodes < n_users).sum()),
+            nodes=None if len(nodes) == n_users + self.data.n_items else nodes.tolist(),
+            x=place_N2[:, 0].tolist(),
+            y=place_N2[:, 1].tolist(),
+            degree=degree_N.tolist(),
+            cluster=found.cluster_N.tolist(),
+            clusters=clusters,
+            gates=[]
+            if chosen is None
+            else [
+                schemas.Gate(layer=layer, percent=np.round(100 * chosen.probability_NL[nodes, at]).astype(int).tolist())
+                for at, layer in enumerate(chosen.layers)
+            ],
+        )
+        return answer.model_dump_json().encode()
+
+    def labels(self) -> bytes:
+        n_users, nodes = self.data.n_users, self.mapped_nodes
+        users, items = nodes[nodes < n_users].tolist(), (nodes[nodes >= n_users] - n_users).tolist()
+        names = [self.data.users.names_at(users), self.data.items.names_at(items)]
+        joined = None
+        if any(each is not None for each in names):
+            joined = [*(names[0] or [None] * len(users)), *(names[1] or [None] * len(items))]
+        ids = [*self.data.users.ids_at(users), *self.data.items.ids_at(items)]
+        return schemas.Labels(ids=ids, names=joined).model_dump_json().encode()
+
+    # -- a user or an item ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def graph(self) -> Graph:
+        return training_graph(self.data)
+
+    def node(self, side: schemas.Side, given: Id) -> schemas.NodePage:
+        vocabulary, degrees = self.served.vocabulary(side), self.served.degrees[side]
+        other: schemas.Side = "item" if side == "user" else "user"
+        index = int(vocabulary.indices([given])[0])
+        first, across = (0, self.data.n_users) if side == "user" else (self.data.n_users, 0)
+        graph, at = self.graph, first + index
+        joined = graph.neighbours[graph.indptr[at] : graph.indptr[at + 1]].astype(np.int64) - across
+        joined = joined[np.argsort(-self.served.degrees[other][joined], kind="stable")][:SHOWN_JOINED]
+        found = paths(graph, at, SHOWN_BETWEEN, SHOWN_FAR)
+        chosen = self.served.run.choices
+        return schemas.NodePage(
+            side=side,
+            id=vocabulary.id(index),
+            name=vocabulary.name(index),
+            degree=int(degrees[index]),
+            rank=int((degrees > degrees[index]).sum()) + 1,
+            of=len(vocabulary),
+            similar=self._similar(side, given),
+            joined=[self.near(other, each) for each in joined.tolist()],
+            reach=reach(graph, at, STEPS),
+            paths=schemas.NodePaths(
+                between=[self.near(other, each - across) for each in found.between],
+                far=[
+                    self.near(side, each - first, strength)
+                    for each, strength in zip(found.far, found.strength, strict=True)
+                ],
+                joined=found.joined,
+            ),
+            gates=[]
+            if chosen is None
+            else [
+                schemas.GateAt(
+                    layer=layer,
+                    probability=float(chosen.probability_NL[at, place]),
+                    nonlinear=bool(chosen.nonlinear_NL[at, place]),
+                )
+                for place, layer in enumerate(chosen.layers)
+            ],
+        )
+
+    def _similar(self, side: schemas.Side, given: Id) -> list[schemas.Near]:
+        run, vocabulary = self.served.run, self.served.vocabulary(side)
+        if side == "user":
+            found = [(each["user"], each["score"]) for each in run.similar_users(given, SHOWN_SIMILAR)]
+        else:
+            found = [(each["item"], each["score"]) for each in run.similar_items(given, SHOWN_SIMILAR)]
+        indices = vocabulary.indices(one for one, _ in found).tolist()
+        return [self.near(side, at, score) for at, (_, score) in zip(indices, found, strict=True)]
+
+    # -- lists ----------------------------------------------------------------------------------------------------
+
+    def moves(self, request: schemas.WhatIf) -> schemas.Moves:
+        items, who = self.data.items, request.items if request.user is None else request.user
+        before, after = what_if(self.served.run, who, request.add, request.without, max(DEPTH, request.k))
+        was, now = ({item: rank for rank, item in enumerate(each.items, 1)} for each in (before, after))
+        kept = after.items[: request.k]
+        return schemas.Moves(
+            items=[
+                schemas.MovedItem(item=items.id(each), name=items.name(each), score=score, was=was.get(each))
+                for each, score in zip(kept, after.scores, strict=False)
+            ],
+            left=[
+                schemas.LeftItem(item=items.id(each), name=items.name(each), was=rank, now=now.get(each))
+                for rank, each in enumerate(before.items[: request.k], 1)
+                if each not in kept
+            ],
+        )
+
+    def side_by_side(self, given: Id, others: list[Recommender], k: int) -> schemas.SideBySide:
+        data, user = self.data, int(self.data.users.indices([given])[0])
+        train, everything = seen_items(data, "train"), seen_items(data, KNOWN).row(user)
+        held_out = np.setdiff1d(everything, train.row(user))
+        lists = []
+        for run in (self.served.run, *others):
+            ((_, ranked),) = rank_blocks(*run.scored, np.array([user]), k, train)
+            pairs = zip(ranked.items_BK[0].tolist(), ranked.scores_BK[0].tolist(), strict=True)
+            judged = [
+                schemas.JudgedItem(
+                    item=data.items.id(item), name=data.items.name(item), score=score, hit=item in held_out
+                )
+                for item, score in pairs
+                if item != NO_ITEM
+            ]
+            lists.append(schemas.RunList(name=_name(run), model=run.record.model, items=judged))
+        return schemas.SideBySide(
+            user=data.users.id(user), name=data.users.name(user), held_out=len(held_out), runs=lists
+        )
+
+
+class Explorer:
+    """The view of the run that is served, the runs to compare with, and a thread for slow work."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.others = [service.shelf.opener(path) for path in service.settings.compare]
+        own = service.current.run.record.data
+        for run in self.others:
+            if run.record.data.fingerprint != own.fingerprint:
+                raise ConfigError(
+                    f"{run.directory.path} was trained on other data ({run.record.data.name}) than the served run",
+                    f"compare with a run of {own.name}",
+                )
+            run.scored  # noqa: B018 (read now: what is wrong with a file shows before the service listens)
+        self._view: View | None = None
+
+    def open(self) -> None:
+        self._thread, self._stop = ThreadPoolExecutor(1, "explorer"), Event()
+        self._view = None
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def view(self) -> View:
+        """The view of the run that is served now."""
+        served = self.service.current
+        if self._view is None or self._view.served is not served:
+            self._view = View(served, self._thread.submit)
+        return self._view
+
+    def comparable(self, served: Served) -> list[Recommender]:
+        """The other runs, as far as they are of the same data: another run may have been swapped in."""
+        fingerprint = served.run.record.data.fingerprint
+        return [run for run in self.others if run.record.data.fingerprint == fingerprint]
+
+    def start_of(self, view: View) -> Future[bytes]:
+        return view.prepared("start", view.start)
+
+    def plane_of(self, view: View) -> Future[bytes]:
+        if not view.mapped:
+            raise Refusal(404, f"{view.served.run.record.model} has no embeddings to map", "serve another model")
+        stop = self._stop
+        return view.prepared("plane", lambda: view.plane(stop))
+
+    async def ready(self, future: Future[bytes], what: str, served: Served) -> Response:
+        """A prepared answer, or 202 if it is still being computed."""
+        try:
+            content = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), PATIENCE)
+        except TimeoutError:
+            waiting = schemas.Preparing(preparing=what).model_dump_json()
+            return Response(waiting, 202, {"retry-after": "1"}, "application/json")
+        return Response(content, media_type="application/json", headers={"x-hmlet-run": served.name})
+
+
+def _name(run: Recommender) -> str:
+    return run.directory.path.resolve().name
+
+
+def _answer(value: BaseModel, served: Served) -> Response:
+    return Response(value.model_dump_json(), media_type="application/json", headers={"x-hmlet-run": served.name})
+
+
+def add_explorer(app: FastAPI, service: Service) -> Explorer:
+    """Add the explorer's routes to the service; the caller opens and closes what is returned.
+
+    The routes are not in the description of the service: they may change with the page.
+    """
+    explorer = Explorer(service)
+    _add_lists(app, explorer)
+    _add_views(app, explorer)
+    return explorer
+
+
+def _add_views(app: FastAPI, explorer: Explorer) -> None:
+    compute = explorer.service.compute
+
+    @app.get("/v1/explore", response_model=schemas.About, include_in_schema=False)
+    async def about() -> Response:
+        """What the explorer can show. Whoever asks may look further, so the slow parts are begun."""
+        view = explorer.view()
+        answer = await compute(lambda: view.about(explorer.comparable(view.served)))
+        explorer.start_of(view)
+        if view.mapped:
+            explorer.plane_of(view)
+        return _answer(answer, view.served)
+
+    @app.get("/v1/explore/start", response_model=schemas.Start, include_in_schema=False)
+    async def start(connection: Request) -> Response:
+        """Users worth a look."""
+        view = explorer.view()
+        connection.scope["leave"]()
+        return await explorer.ready(explorer.start_of(view), "the choice of users", view.served)
+
+    @app.get("/v1/explore/map", response_model=schemas.Plane, include_in_schema=False)
+    async def plane(connection: Request) -> Response:
+        """The map of the embeddings."""
+        view = explorer.view()
+        connection.scope["leave"]()
+        return await explorer.ready(explorer.plane_of(view), "the map", view.served)
+
+    @app.get("/v1/explore/labels", response_model=schemas.Labels, include_in_schema=False)
+    async def labels(connection: Request) -> Response:
+        """The ids and names of the map's nodes."""
+        view = explorer.view()
+        connection.scope["leave"]()
+        return await explorer.ready(view.prepared("labels", view.labels), "the list of names", view.served)
+
+    @app.get("/v1/explore/{side}", response_model=schemas.NodePage, include_in_schema=False)
+    async def node(side: schemas.Side, id: IdText) -> Response:
+        """A user or an item: its popularity, what is like it, what it is joined to, and how it is reached."""
+        view = explorer.view()
+        view.served.check_known(side, [id])
+        return _answer(await compute(lambda: view.node(side, id)), view.served)
+
+
+def _add_lists(app: FastAPI, explorer: Explorer) -> None:
+    compute = explorer.service.compute
+
+    @app.post("/v1/explore/what-if", response_model=schemas.Moves, include_in_schema=False)
+    async def moved(request: schemas.WhatIf) -> Response:
+        """The list of a user or a newcomer after a change of their items, and how it has moved."""
+        view = explorer.view()
+        view.served.check_known("item", [*request.items, *request.add, *request.without])
+        if request.user is not None:
+            view.served.check_known("user", [request.user])
+        return _answer(await compute(lambda: view.moves(request)), view.served)
+
+    @app.get("/v1/explore/compare", response_model=schemas.SideBySide, include_in_schema=False)
+    async def compared(user: IdText, k: Annotated[int, Query(ge=1, le=100)] = 20) -> Response:
+        """The lists of all runs for one user, with the held-out items that they hit."""
+        view = explorer.view()
+        view.served.check_known("user", [user])
+        others = explorer.comparable(view.served)
+        return _answer(await compute(lambda: view.side_by_side(user, others, k)), view.served)
