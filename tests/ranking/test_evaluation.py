@@ -16,7 +16,16 @@ from torch import Tensor
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.ranking import evaluation
-from hmlet.ranking.evaluation import Membership, evaluate, mask_parts, rank_blocks
+from hmlet.ranking.evaluation import (
+    Evaluation,
+    Membership,
+    block_size,
+    blocks_at_once,
+    evaluate,
+    mask_parts,
+    rank_blocks,
+)
+from hmlet.system.ranks import Ranks
 
 CASES = [("valid", "train"), ("test", "train"), ("test", "train+valid")]
 N_USERS, N_ITEMS = 9, 40
@@ -180,3 +189,17 @@ def test_an_unknown_mask_is_answered_with_those_that_fit_the_split(split: str, f
     with pytest.raises(ConfigError) as refused:
         mask_parts(split, "foo")
     assert str(refused.value) == f"there is no mask 'foo': {fix}"
+
+
+def test_an_evaluation_is_shown_in_one_line() -> None:
+    found = Evaluation("test", "train", 20, np.arange(1200), {"ndcg": np.full(1200, 0.25), "mrr": np.ones(1200)}, 0.5)
+    assert repr(found) == "<Evaluation on test, 1,200 users, @20: ndcg 0.2500>"
+
+
+def test_blocks_are_as_large_as_their_memory_and_as_many_as_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 4 * 1000 * 7)
+    monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 30)
+    assert [block_size(n_items, 8, 10, "cpu") for n_items in (1000, 3500, 10_000)] == [7, 2, 1]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert [blocks_at_once(users, 10, "cpu") for users in (0, 10, 11, 100)] == [1, 1, 2, 4]
+    assert blocks_at_once(100, 10, "cuda") == blocks_at_once(100, 10, "cpu", Ranks(size=2)) == 1
