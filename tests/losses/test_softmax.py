@@ -26,6 +26,7 @@ CASES = [
     ("softmax", {}), ("softmax", {"similarity": "dot", "temperature": 1.0}), ("softmax", {"temperature_learned": True}),
     ("softmax@k", {"k": 3, "weight_temperature": 0.5}), ("softmax@k", {"similarity": "dot", "temperature": 0.7}),
     ("softmax@k", {"k": 3, "temperature_learned": True}),
+    ("softmax@k", {"k": 1}),  # of the sampled items, whose share of one is less than half, still one
     ("bsl", {"positives": 2}), ("bsl", {"positives": 2, "temperature_ratio": 1.5, "similarity": "dot"}),
 ]  # fmt: skip
 
