@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from finished import NAMES, finished
 from torch import Tensor
 
 from hmlet.config import resolve
@@ -217,17 +215,3 @@ def test_the_nodes_of_a_batch_are_its_users_and_their_own_items() -> None:
     for name, items in (("softmax", [2, 7, 0, 22]), ("bsl", [2, 5, 7, 7, 0, 11, 22, 3])):
         nodes = loss_of(name, {"positives": 2} if name == "bsl" else {}).nodes(batch(name, sampled=True), N_USERS)
         assert nodes.tolist() == [0, 3, 3, 4, *(N_USERS + item for item in items)]
-
-
-LEARNED = ["train.epochs=2", "train.validate_every=1", "train.draw=interaction"]
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("model", [name for name in NAMES if name != "wrmf"])
-def test_every_model_trains_with_every_loss(model: str, loss: str, tmp_path: Path) -> None:
-    """The loss falls, and what is ranked by cosine has factors of length 1."""
-    run = finished(model, tmp_path / "run", f"train.loss={loss}", *LEARNED)
-    first, second = (row["loss"] for row in run.metrics)
-    assert second < first
-    lengths = torch.cat([side.norm(dim=1) for side in run.factors])
-    assert ((lengths - 1).abs().max() < 1e-5) == (loss != "bpr")

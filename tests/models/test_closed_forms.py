@@ -100,6 +100,7 @@ def test_popularity() -> None:
     _, dense_UI = interactions(40, 25)
     model = solved("popularity", 40, 25)
     users_UF, items_IF = model.factors(lambda x_ND: x_ND)
+    assert model.embedding.shape == (65, 1)
     np.testing.assert_array_equal((users_UF @ items_IF.T).numpy(), np.tile(dense_UI.sum(axis=0), (40, 1)))
 
 

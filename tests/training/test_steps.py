@@ -151,7 +151,16 @@ def test_the_slowdown_compares_the_fastest_steps_and_moves_nothing(monkeypatch: 
     before = copies([*made.model.parameters(), *made.model.buffers(), steps.generator.get_state()])
     clock = iter([0.0, 2.0, 0.0, 7.0, 0.0, 3.0, 0.0, 6.0])  # resting, trained, resting, trained
     monkeypatch.setattr("hmlet.training.steps.time.perf_counter", lambda: next(clock))
+    began_with: list[bool] = []
+    sound = steps.batch_loss
+
+    def batch_loss() -> Tensor:
+        began_with.append(any(parameter.grad is not None for parameter in made.model.parameters()))
+        return sound()
+
+    monkeypatch.setattr(steps, "batch_loss", batch_loss)
     assert steps.slowdown() == 3.0
+    assert began_with == [False] * 4  # gradients are cleared as in any step
     after = [*made.model.parameters(), *made.model.buffers(), steps.generator.get_state()]
     assert not any(moved(before, after))
     assert all(parameter.grad is None for parameter in made.model.parameters())
