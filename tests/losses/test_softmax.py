@@ -151,6 +151,16 @@ def test_a_sampled_sum_is_right_on_the_average() -> None:
     assert torch.stack(drawn).mean().item() == pytest.approx(exact.item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("others", [None, OTHERS])
+def test_scores_are_of_float32_factors_at_least(others: Tensor | None) -> None:
+    """Layers in bfloat16 are added up in float32: the own scores of a batch are no bfloat16 numbers."""
+    layers = Layers([table.bfloat16() for table in tables()], tables()[0], similarity="dot")
+    loss: Any = LOSSES["softmax"](LOSSES["softmax"].Config(similarity="dot", temperature=1.0))  # type: ignore[call-arg]
+    pairs = batch("softmax", sampled=False)._replace(others=others)
+    compared = loss._compare(layers, pairs, N_USERS, ALONE)
+    assert {each.dtype for each in (compared.users_MF, compared.score_MP, compared.items_JF)} == {torch.float32}
+
+
 def test_the_temperature_moves_geometrically_or_is_learned() -> None:
     loss: Any = loss_of("softmax", {"temperature": 0.4, "temperature_end": 0.1})
     found = []

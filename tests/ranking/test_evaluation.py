@@ -192,6 +192,13 @@ def test_an_unknown_mask_is_answered_with_those_that_fit_the_split(split: str, f
     assert str(refused.value) == f"there is no mask 'foo': {fix}"
 
 
+def test_a_model_is_evaluated_as_it_is_selected_unless_told_otherwise() -> None:
+    generator, data = torch.Generator().manual_seed(1), planted.checkerboard()
+    factors = (torch.randn(48, 3, generator=generator), torch.randn(24, 3, generator=generator))
+    found = evaluate(factors, data)
+    assert (found.split, found.mask, found.k) == ("valid", "train", 20)
+
+
 def test_an_evaluation_is_shown_in_one_line() -> None:
     found = Evaluation("test", "train", 20, np.arange(1200), {"ndcg": np.full(1200, 0.25), "mrr": np.ones(1200)}, 0.5)
     assert repr(found) == "<Evaluation on test, 1,200 users, @20: ndcg 0.2500>"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hmlet.errors import ConfigError
 from hmlet.ranking.scoring import FactorScorer
-from hmlet.ranking.top_k import GROUP, NO_ITEM, allowed_items, similar, top_k
+from hmlet.ranking.top_k import GROUP, NO_ITEM, allowed_items, candidate_bytes, similar, top_k
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -198,6 +198,13 @@ def test_no_users_and_inputs_stay_as_they_were() -> None:
     top_k(users_BF, items_IF, 3, pairs([{1}, {2}]))
     assert torch.equal(users_BF, before[0])
     assert torch.equal(items_IF, before[1])
+
+
+def test_the_bytes_of_the_candidates() -> None:
+    """Eight numbers in 4 and in 8 bytes for each of k candidates and a quarter more, but four at least."""
+    assert candidate_bytes(1000, 8, 20) == 12 * 25 * 8
+    assert candidate_bytes(1000, 8, 1) == 12 * 5 * 8
+    assert candidate_bytes(10, 8, 20) == 12 * 10 * 8
 
 
 def test_items_that_may_be_recommended() -> None:
