@@ -62,7 +62,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training/steps": ("training/test_steps.py", "training/test_optimizer.py", "training/test_trainer.py", *LOOP),
     "training/optimizer": ("training/test_optimizer.py",),
     "training/learner": ("training/test_learner.py", "training/test_steps.py", *LOOP),
-    "training/forecast": ("training/test_forecast.py",),
+    "training/forecast": ("training/test_trainer.py", "training/test_forecast.py"),
     "training/loop": ("training/test_comparison.py", "training/test_profiling.py", *LOOP),
     "training/trainer": ("training/test_trainer.py", "training/test_loop.py"),
     "models/base": (DEFAULTS, "models/test_base.py", "models/test_gating.py", "models/test_propagation.py"),

@@ -97,6 +97,19 @@ def test_a_ratio_of_temperatures_weighs_the_items_of_a_user(draw: Draw, ratio: f
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
+def test_layers_of_few_digits_are_added_up_in_float32() -> None:
+    """As on CUDA with train.precision = "bfloat16", for which float16 stands."""
+    config: Any = LOSSES["multinomial"].Config(similarity="dot", temperature=1.0)
+    loss, layers = Multinomial(config), [table(1).detach().half()]
+    train = Csr(np.array([0, 2, 2, 5, 6, 13]), np.array([item for items in OWN for item in items], dtype=np.int32))
+    everyone = loss.sampler(train, N_ITEMS, torch.device("cpu"), "user").sample(100, torch.Generator())
+    found = loss(Layers(layers, layers[0].float(), similarity="dot"), everyone, N_USERS, ALONE).value
+    scores = (layers[0][:N_USERS].double() @ layers[0][N_USERS:].double().T).log_softmax(dim=1)
+    right = -torch.stack([scores[user, OWN[user]].mean() for user in COUNTED]).mean()
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(right.item(), rel=1e-5)
+
+
 def test_a_large_ratio_is_none() -> None:
     """As ρ grows, ρ τ log E exp(s / (ρ τ)) becomes the mean of s."""
     layers = Layers([table(3)], table(3), similarity="cosine")
