@@ -135,6 +135,18 @@ def test_a_step_in_the_middle_of_an_epoch_knows_its_epoch() -> None:
     assert made.steps.at == (1, 1)
 
 
+@pytest.mark.parametrize(("epochs", "expected"), [(1, [0.0]), (2, [0.0, 1.0]), (3, [0.0, 0.5, 1.0])])
+def test_a_loss_goes_through_its_schedule_from_the_first_epoch_to_the_last(
+    epochs: int, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, steps = learner("lightgcn", f"train.epochs={epochs}")
+    entered: list[float] = []
+    monkeypatch.setattr(steps.loss, "enter", entered.append)
+    for epoch in range(epochs):
+        steps.take(epoch, epoch)
+    assert entered == expected
+
+
 def test_a_rank_counts_its_share_of_the_gradient() -> None:
     moments = []
     for share in (1.0, 0.5):
