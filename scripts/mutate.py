@@ -442,10 +442,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file of tests at most")
     parser.add_argument("--record", type=Path, help="a JSON file for the scores; those of other modules are kept")
     parser.add_argument("--again", action="store_true", help="try only the survivors that the record has")
-    parser.add_argument("--table", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="print two records as a table")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="RECORD", help="print one record, or two, as a table")
     options = parser.parse_args()
     if options.table:
-        print(table(*map(read, options.table)))
+        print((table if len(options.table) > 1 else plain_table)(*map(read, options.table)))
         return
     prepare()
     for module in options.modules or MODULES:
@@ -488,6 +488,20 @@ def write(path: Path, scores: dict[str, Score], seed: int) -> None:
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def plain_table(scores: dict[str, Score]) -> str:
+    """One record. Survivors that are listed as equivalent by now are counted as such."""
+    lines = ["| module | mutants tried | killed | equivalent | survivors |", "|---|--:|--:|--:|--:|"]
+    sums = [0] * 4
+    for module, score in scores.items():
+        listed = equivalent(module)
+        alike = sum((each["was"], each["change"]) in listed for each in score["survivors"])
+        row = [score["drawn"], score["killed"], score["equivalent"] + alike, len(score["survivors"]) - alike]
+        lines.append(f"| {module} | {row[0]} of {score['mutants']} | {' | '.join(map(str, row[1:]))} |")
+        sums = [total + each for total, each in zip(sums, row, strict=True)]
+    share = sums[1] / (sums[0] - sums[2])
+    return "\n".join([*lines, f"| **all** | {sums[0]} | {sums[1]} ({share:.1%}) | {sums[2]} | {sums[3]} |"])
+
+
 def table(before: dict[str, Score], after: dict[str, Score]) -> str:
     """Two records side by side. Both shares are of the mutants that are not equivalent by now."""
     lines = [
@@ -501,7 +515,7 @@ def table(before: dict[str, Score], after: dict[str, Score]) -> str:
         lines.append(f"| {module} | {drawn} of {score['mutants']} | {' | '.join(map(str, row[1:]))} |")
         sums = [total + each for total, each in zip(sums, row, strict=True)]
     tried = sums[0] - sums[3]
-    shares = [f"{killed} ({killed / tried:.0%})" for killed in sums[1:3]]
+    shares = [f"{killed} ({killed / tried:.1%})" for killed in sums[1:3]]
     return "\n".join([*lines, f"| **all** | {sums[0]} | {' | '.join(shares)} | {sums[3]} | {sums[4]} |"])
 
 
