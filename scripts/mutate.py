@@ -43,10 +43,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "hmlet"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.toml"
 # Each module, and the test files that know its right answers.
-DEFAULTS, PLANS = "config/test_defaults.py", ("training/test_floor.py", "training/test_planning.py")
-PROPAGATION = (DEFAULTS, "models/test_propagation.py", *PLANS)
-CLOSED_FORMS = (DEFAULTS, "models/test_closed_forms.py", *PLANS)
-LOOP = ("training/test_loop.py", "training/test_resume.py", "training/test_forecast.py")
+DEFAULTS, FLOOR = "config/test_defaults.py", "training/test_floor.py"
+PROPAGATION = (DEFAULTS, "models/test_propagation.py", FLOOR)
+CLOSED_FORMS = (DEFAULTS, "models/test_closed_forms.py")
+LOSSES = (DEFAULTS, *(f"losses/test_{name}.py" for name in ("base", "bpr", "softmax", "multinomial")), FLOOR)
+LOOP = ("training/test_loop.py", "training/test_forecast.py")  # test_resume.py trains in processes of its own
 MODULES: dict[str, tuple[str, ...]] = {
     "ranking/metrics": ("ranking/test_metrics.py",),
     "ranking/statistics": ("ranking/test_statistics.py",),
@@ -54,19 +55,17 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ranking/scoring": ("ranking/test_scoring.py", "ranking/test_evaluation.py", "ranking/test_top_k.py"),
     "ranking/top_k": ("ranking/test_top_k.py", "ranking/test_scoring.py"),
     "reproduction/differences": ("reproduction/test_differences.py",),
-    "losses/sampling": ("losses/test_sampling.py", "training/test_planning.py"),
-    **{
-        f"losses/{name}": (DEFAULTS, "losses", *PLANS)
-        for name in ("base", "bpr", "softmax", "softmax_at_k", "bsl", "multinomial")
-    },
+    "losses/sampling": ("losses/test_sampling.py", "data/test_inputs.py"),
+    **{f"losses/{name}": LOSSES for name in ("base", "bpr", "softmax", "softmax_at_k", "bsl", "multinomial")},
     "graph/layers": ("graph/test_layers.py", "models/test_propagation.py"),
-    "graph/kernels/log_sum_exp": ("graph/kernels/test_log_sum_exp.py", "losses"),
-    "training/steps": ("training/test_steps.py", "training/test_optimizer.py", *LOOP),
+    "graph/kernels/log_sum_exp": ("graph/kernels/test_log_sum_exp.py", "losses/test_softmax.py"),
+    "training/steps": ("training/test_steps.py", "training/test_optimizer.py", "training/test_trainer.py", *LOOP),
     "training/optimizer": ("training/test_optimizer.py",),
     "training/learner": ("training/test_learner.py", "training/test_steps.py", *LOOP),
-    "training/forecast": ("training/test_forecast.py",),
-    **dict.fromkeys(("training/loop", "training/trainer"), LOOP),
-    "models/base": (DEFAULTS, "models", *PLANS, "test_contract.py"),
+    "training/forecast": ("training/test_trainer.py", "training/test_forecast.py"),
+    "training/loop": ("training/test_comparison.py", "training/test_profiling.py", *LOOP),
+    "training/trainer": ("training/test_trainer.py", "training/test_loop.py"),
+    "models/base": (DEFAULTS, "models/test_base.py", "models/test_gating.py", "models/test_propagation.py"),
     "models/hmlet": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
     "models/gating": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
     **{f"models/{name}": PROPAGATION for name in ("lightgcn", "lrgccf", "ngcf", "gcmc")},
@@ -395,9 +394,9 @@ def try_module(module: str, sample: int, seed: int, limit: float, before: Score 
     if stale:
         sys.exit(f"{EQUIVALENT.name} lists what is not a mutant of {module}: {sorted(stale)}")
     if before is not None:
-        again = {(each["was"], each["change"]) for each in before["survivors"]}
-        drawn = {at for at, each in enumerate(every) if (each.was, each.change) in again}
+        drawn, gone = same_mutants(before["survivors"], every)
     else:
+        gone = 0
         drawn = set(random.Random(seed).sample(range(len(every)), min(sample or len(every), len(every))))
     tried = {at for at in drawn if (every[at].was, every[at].change) not in listed}
     found = outcomes(module, MODULES[module], tried, limit) if tried else {}
@@ -406,8 +405,10 @@ def try_module(module: str, sample: int, seed: int, limit: float, before: Score 
         for at in sorted(found, key=lambda at: every[at].line)
         if found[at] not in (KILLED, TIMEOUT)
     ]
-    number = before["drawn"] if before is not None else len(drawn)
-    skipped = len(drawn) - len(tried) + (before["equivalent"] if before is not None else 0)
+    number = before["drawn"] - gone if before is not None else len(drawn)
+    skipped = len(drawn) - len(tried)
+    if before is not None:
+        skipped = before["equivalent"] + sum((each["was"], each["change"]) in listed for each in before["survivors"])
     return Score(
         tests=MODULES[module],
         mutants=len(every),
@@ -418,6 +419,21 @@ def try_module(module: str, sample: int, seed: int, limit: float, before: Score 
     )
 
 
+def same_mutants(survivors: Sequence[Survivor], every: Sequence[Mutant]) -> tuple[set[int], int]:
+    """The places of an earlier score's survivors among a module's mutants, and how many are gone.
+
+    A line may have moved, so the nearest one that reads the same is meant; what is gone leaves the sample. Of several
+    mutants of one line that read the same, all are tried.
+    """
+    found, gone = set[int](), 0
+    for each in survivors:
+        alike = [at for at, mutant in enumerate(every) if (mutant.was, mutant.change) == (each["was"], each["change"])]
+        nearest = min((abs(every[at].line - each["line"]) for at in alike), default=None)
+        found |= {at for at in alike if abs(every[at].line - each["line"]) == nearest}
+        gone += nearest is None
+    return found, gone
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", choices=[[], *MODULES], default=[], metavar="MODULE")
@@ -426,10 +442,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file of tests at most")
     parser.add_argument("--record", type=Path, help="a JSON file for the scores; those of other modules are kept")
     parser.add_argument("--again", action="store_true", help="try only the survivors that the record has")
-    parser.add_argument("--table", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="print two records as a table")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="RECORD", help="print one record, or two, as a table")
     options = parser.parse_args()
     if options.table:
-        print(table(*map(read, options.table)))
+        print((table if len(options.table) > 1 else plain_table)(*map(read, options.table)))
         return
     prepare()
     for module in options.modules or MODULES:
@@ -472,6 +488,20 @@ def write(path: Path, scores: dict[str, Score], seed: int) -> None:
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def plain_table(scores: dict[str, Score]) -> str:
+    """One record. Survivors that are listed as equivalent by now are counted as such."""
+    lines = ["| module | mutants tried | killed | equivalent | survivors |", "|---|--:|--:|--:|--:|"]
+    sums = [0] * 4
+    for module, score in scores.items():
+        listed = equivalent(module)
+        alike = sum((each["was"], each["change"]) in listed for each in score["survivors"])
+        row = [score["drawn"], score["killed"], score["equivalent"] + alike, len(score["survivors"]) - alike]
+        lines.append(f"| {module} | {row[0]} of {score['mutants']} | {' | '.join(map(str, row[1:]))} |")
+        sums = [total + each for total, each in zip(sums, row, strict=True)]
+    share = sums[1] / (sums[0] - sums[2])
+    return "\n".join([*lines, f"| **all** | {sums[0]} | {sums[1]} ({share:.1%}) | {sums[2]} | {sums[3]} |"])
+
+
 def table(before: dict[str, Score], after: dict[str, Score]) -> str:
     """Two records side by side. Both shares are of the mutants that are not equivalent by now."""
     lines = [
@@ -485,7 +515,7 @@ def table(before: dict[str, Score], after: dict[str, Score]) -> str:
         lines.append(f"| {module} | {drawn} of {score['mutants']} | {' | '.join(map(str, row[1:]))} |")
         sums = [total + each for total, each in zip(sums, row, strict=True)]
     tried = sums[0] - sums[3]
-    shares = [f"{killed} ({killed / tried:.0%})" for killed in sums[1:3]]
+    shares = [f"{killed} ({killed / tried:.1%})" for killed in sums[1:3]]
     return "\n".join([*lines, f"| **all** | {sums[0]} | {' | '.join(shares)} | {sums[3]} | {sums[4]} |"])
 
 

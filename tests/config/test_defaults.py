@@ -120,8 +120,30 @@ def test_gc_mc_has_one_layer() -> None:
         resolve("gc-mc", overrides=["model.layers=2"])
 
 
+@pytest.mark.parametrize("setting", ["gf-cf.alpha", "cheby-cf.alpha", "cheby-cf.degree_power", "itemknn.shrinkage"])
+def test_a_weight_may_be_zero_and_not_less(setting: str) -> None:
+    model, _, name = setting.rpartition(".")
+    assert MODELS[model].Config(name=model, **{name: 0.0}).model_dump()[name] == 0.0  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=name):
+        resolve(model, overrides=[f"model.{name}=-0.5"])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("lightgcn", "graph"), ("wrmf", "factorisation"), ("ease", "closed form")])
+def test_the_kind_of_a_model(name: str, kind: str) -> None:
+    assert MODELS[name].Config.kind() == kind
+
+
 def test_what_is_known_of_a_loss() -> None:
     assert {name for name, loss in LOSSES.items() if loss.tempered} == {"softmax", "multinomial", "softmax@k", "bsl"}
     assert {name for name, loss in LOSSES.items() if loss.counts_users} == {"multinomial"}
     assert not LOSSES["bpr"].Config().scheduled
     assert LOSSES["bpr"].Config().ranked_by == "dot"
+
+
+def test_a_training_that_goes_on_keeps_a_loss_without_a_schedule() -> None:
+    plain, softmax = LOSSES["bpr"].Config(), LOSSES["softmax"].Config(temperature=0.2)  # type: ignore[call-arg]
+    assert plain.continued() is plain
+    assert softmax.continued() is softmax
+    moving: Any = LOSSES["softmax"].Config(temperature=0.2, temperature_end=0.1)  # type: ignore[call-arg]
+    assert moving.scheduled
+    assert (moving.continued().temperature, moving.continued().temperature_end) == (0.1, None)

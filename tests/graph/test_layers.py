@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 from torch import Tensor
 
 from hmlet.graph.layers import JoinedBy, Layers, Similarity, unit_rows
+from hmlet.system.ranks import Ranks
 
 
 def tables() -> list[Tensor]:
@@ -50,6 +53,37 @@ def test_a_row_of_zeros_stays_one_and_has_a_finite_gradient() -> None:
     torch.testing.assert_close(unit_RF.detach(), torch.tensor([[0.0, 0.0], [0.6, 0.8]]))
     assert x_RF.grad is not None
     assert x_RF.grad.isfinite().all()
+
+
+@dataclass(frozen=True)
+class FirstOfTwo(Ranks):
+    """A rank with half of the columns; what the other one adds to each sum is known."""
+
+    others: list[Tensor] = field(default_factory=list)
+
+    def total(self, *parts: Tensor) -> list[Tensor]:
+        return [part + self.others.pop(0) for part in parts]
+
+
+def test_unit_rows_over_two_ranks_are_those_of_all_columns() -> None:
+    generator = torch.Generator().manual_seed(1)
+    whole, grad = (torch.randn(5, 6, generator=generator, dtype=torch.float64) for _ in range(2))
+    whole.requires_grad_()
+    unit = unit_rows(whole)
+    unit.backward(grad)  # type: ignore[no-untyped-call]
+    assert whole.grad is not None
+    along = (unit * grad).detach()[:, 3:].sum(dim=1, keepdim=True)
+    own = whole[:, :3].detach().requires_grad_()
+    ranks = FirstOfTwo(size=2, others=[whole[:, 3:].detach().square().sum(dim=1, keepdim=True), along])
+    found = unit_rows(own, ranks)
+    torch.testing.assert_close(found, unit[:, :3])
+    found.backward(grad[:, :3])  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(own.grad, whole.grad[:, :3])
+
+
+def test_parts_of_a_row_of_zeros_are_zeros() -> None:
+    for part in layers([torch.zeros(2, 3)] * 2, "mean", "cosine").parts():
+        assert not part.any()
 
 
 def test_bfloat16_rows_become_float32_ones() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hmlet.config import resolve
 from hmlet.data import Csr
+from hmlet.errors import ConfigError
 from hmlet.graph.layers import Layers, Similarity
 from hmlet.losses import LOSSES
 from hmlet.losses.multinomial import Multinomial, UserSampler, Whole
@@ -96,6 +97,19 @@ def test_a_ratio_of_temperatures_weighs_the_items_of_a_user(draw: Draw, ratio: f
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
+def test_layers_of_few_digits_are_added_up_in_float32() -> None:
+    """As on CUDA with train.precision = "bfloat16", for which float16 stands."""
+    config: Any = LOSSES["multinomial"].Config(similarity="dot", temperature=1.0)
+    loss, layers = Multinomial(config), [table(1).detach().half()]
+    train = Csr(np.array([0, 2, 2, 5, 6, 13]), np.array([item for items in OWN for item in items], dtype=np.int32))
+    everyone = loss.sampler(train, N_ITEMS, torch.device("cpu"), "user").sample(100, torch.Generator())
+    found = loss(Layers(layers, layers[0].float(), similarity="dot"), everyone, N_USERS, ALONE).value
+    scores = (layers[0][:N_USERS].double() @ layers[0][N_USERS:].double().T).log_softmax(dim=1)
+    right = -torch.stack([scores[user, OWN[user]].mean() for user in COUNTED]).mean()
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(right.item(), rel=1e-5)
+
+
 def test_a_large_ratio_is_none() -> None:
     """As ρ grows, ρ τ log E exp(s / (ρ τ)) becomes the mean of s."""
     layers = Layers([table(3)], table(3), similarity="cosine")
@@ -165,6 +179,33 @@ def test_its_nodes_are_its_users_and_every_item() -> None:
     loss = loss_of("dot")
     nodes = loss.nodes(sampler_of(loss, "user").sample(100, torch.Generator()), N_USERS)
     assert nodes.tolist() == [*COUNTED, *range(N_USERS, N_USERS + N_ITEMS)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature_ratio": 2.0}])
+def test_the_planned_batch_and_bytes_are_those_of_a_sampler(settings: dict[str, float]) -> None:
+    """Ten users with two of three items each, so everyone counts."""
+    loss = loss_of("cosine", negatives=4, **settings)
+    train = Csr(np.arange(0, 22, 2), np.tile(np.array([0, 2], dtype=np.int32), 10))
+    sampler = loss.sampler(train, 3, torch.device("cpu"), "user")
+    whole = sampler.whole
+    tables = [sampler.eligible, sampler.weight, whole.share_N, *(whole.ends or ())]
+    held = whole.pairs.nbytes + sum(each.nbytes for each in tables)
+    assert loss.sampler_bytes(10, 3, 20, "cpu", "user") == held
+    for size, users, everyone in ((9, 9, False), (10, 10, True), (11, 10, True)):
+        planned, drawn = loss.planned(size, 10, 3, 20, "cpu"), sampler.sample(size, torch.Generator())
+        for batch in (planned, drawn):
+            assert (len(batch.user), len(batch.weight), batch.everyone) == (users, users, everyone)
+            assert batch.others is not None
+            assert (len(batch.others), len(batch.whole.share_N)) == (4, 13)
+            assert (batch.whole.ends is None) == (not settings)
+        assert len(set(drawn.user.tolist())) == users
+        assert planned.whole.pairs.nbytes == whole.pairs.nbytes
+        assert [each.shape for each in planned.whole.ends or ()] == [each.shape for each in whole.ends or ()]
+
+
+def test_no_item_is_drawn_by_weight() -> None:
+    with pytest.raises(ConfigError, match="draws none by weight"):
+        sampler_of(loss_of("cosine"), "weight")
 
 
 def test_its_floor_has_the_matrix_products() -> None:

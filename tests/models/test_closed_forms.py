@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 
 from hmlet.graph import spectral
 from hmlet.models import MODELS, ItemWeights, build, chebycf, item_item
+from hmlet.system.ranks import Ranks
 
 SHAPES = [(40, 25), (25, 40)]
 
@@ -99,6 +100,7 @@ def test_popularity() -> None:
     _, dense_UI = interactions(40, 25)
     model = solved("popularity", 40, 25)
     users_UF, items_IF = model.factors(lambda x_ND: x_ND)
+    assert model.embedding.shape == (65, 1)
     np.testing.assert_array_equal((users_UF @ items_IF.T).numpy(), np.tile(dense_UI.sum(axis=0), (40, 1)))
 
 
@@ -147,6 +149,79 @@ def test_what_solving_holds(name: str, settings: dict[str, Any], more: int, monk
         monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
     model = build(MODELS[name].Config(name=name, **settings), planted.graph([], 40, 25), torch.Generator())  # type: ignore[call-arg]
     assert model.solving_bytes(100) == 2 * 12 * 100 + 4 * 1000 + more
+
+
+@pytest.mark.parametrize(("block", "held"), [(100, 4 * 65), (1000, 1000), (10**6, 4 * 65 * 25)])
+def test_the_polynomial_holds_six_blocks(block: int, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 65 nodes: a column at least, and at most one for each of 25 items."""
+    for module in (item_item, chebycf):
+        monkeypatch.setattr(module, "BLOCK_BYTES", block)
+    cheby, plain = (
+        build(MODELS[name].Config(name=name, vectors=5), planted.graph([], 40, 25), torch.Generator())  # type: ignore[call-arg]
+        for name in ("cheby-cf", "gf-cf")
+    )
+    assert cheby.solving_bytes(100) - plain.solving_bytes(100) == 6 * held
+
+
+VECTORS = 2 * (spectral.ROUNDS + 1) * 2 * 100 * (5 + spectral.EXTRA)  # columns times edges, to and fro
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "users", "expected"),
+    [
+        ("popularity", {}, 10, {"interactions": (400, 0, 0)}),
+        ("wrmf", {"embedding_size": 2}, 10, {"systems": (0, 0, 2 * 2 * 100 * 4 + 30 * (2 * 4 + 8 / 3))}),
+        ("itemknn", {}, 10, {"pairs": (0, 16 * 1000, 0), "weights": (16 * 400, 0, 0)}),
+        ("itemknn", {}, 0, {"pairs": (0, 16 * 10_000, 0), "weights": (16 * 400, 0, 0)}),
+        ("ease", {}, 10, {"inverse": (0, 0, 1000), "rows": (0, 4 * 100 * (2 * 10 + 20), 0)}),
+        ("ease", {}, 20, {"inverse": (0, 0, 8000), "rows": (0, 0, 0)}),
+        ("ease", {}, 50, {"inverse": (0, 0, 8000), "rows": (0, 0, 0)}),
+        ("gf-cf", {"vectors": 5}, 10, {"vectors": (0, 4 * VECTORS, 0), "low-pass filter": (0, 0, 2 * 400 * 5)}),
+        ("cheby-cf", {"vectors": 5, "order": 3}, 10, {"polynomial": (0, 4 * 2 * 3 * 2 * 100 * 20, 0)}),
+    ],
+)
+def test_the_work_of_a_solution(
+    name: str, settings: dict[str, Any], users: int, expected: dict[str, tuple[float, float, float]]
+) -> None:
+    """Bytes moved, bytes gathered and operations for 20 items and 100 interactions; pairs are 100² over the users."""
+    parts = {part.name: part for part in MODELS[name].Config(name=name, **settings).solving(users, 20, 100)}  # type: ignore[call-arg]
+    for part, amounts in expected.items():
+        found = parts[part]
+        assert (found.moved, found.gathered, found.operations) == pytest.approx(amounts)
+    if name in ("ease", "gf-cf", "cheby-cf"):
+        assert {"pairs", "weights"} <= parts.keys()
+    if name == "cheby-cf":
+        assert {"vectors", "low-pass filter"} <= parts.keys()
+
+
+def test_blocks_cover_the_items_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_item, "BLOCK_BYTES", 4 * 30)
+    assert list(item_item.blocks(10)) == [slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 10)]
+    assert list(item_item.blocks(4, 15)) == [slice(0, 2), slice(2, 4)]
+    assert list(item_item.blocks(2, 31)) == [slice(0, 1), slice(1, 2)]  # a row at least
+    assert list(item_item.blocks(0)) == []
+    assert list(item_item.blocks(30, 0)) == [slice(0, 30)]
+
+
+def test_weights_are_sparse_below_a_sixteenth() -> None:
+    config: Any = MODELS["ease"].Config(neighbours=10)  # type: ignore[call-arg]
+    assert [config.sparse(n_items) for n_items in (160, 161)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "shapes"), [(0, {"values": (40, 40), "items": (0,), "offsets": (0,)}),
+                               (2, {"values": (80,), "items": (80,), "offsets": (41,)})]
+)  # fmt: skip
+def test_an_item_item_model_has_weights_and_no_embedding(neighbours: int, shapes: dict[str, tuple[int, ...]]) -> None:
+    model = solved("ease", 25, 40, neighbours=neighbours)
+    assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == shapes
+    assert {name: model.node_shape(name, 25, 40) for name in shapes} == shapes
+    assert {name: tensor.dtype for name, tensor in model.state_dict().items()} == {
+        "values": torch.float32, "items": torch.int32, "offsets": torch.int64,
+    }  # fmt: skip
+    assert model.per_node() == set(shapes)
+    assert model.embedding.shape == (65, 0)
+    assert model.keep_columns(Ranks(size=2)) is model
 
 
 def test_lighter_settings_keep_fewer_weights() -> None:

@@ -104,6 +104,22 @@ def test_a_shorter_training_has_a_shorter_warmup_and_a_faster_temperature() -> N
     assert HmletConfig().over(1 / 3).temperature_speed == 3.0  # six digits, so that a recipe stays readable
 
 
+def test_a_training_that_goes_on_goes_on_in_the_schedules() -> None:
+    first = HmletConfig(gate_warmup=10).continued(4)
+    assert (first.gate_warmup, first.temperature_from) == (6, 4)
+    second = first.continued(30)
+    assert (second.gate_warmup, second.temperature_from) == (0, 34)
+    model = model_of(HmletConfig(temperature="text", temperature_from=3, temperature_speed=2.0))
+    assert model.temperature(2) == pytest.approx(0.7 * 0.995**10)
+    assert model_of(HmletConfig(temperature="text")).temperature(0) == 0.7
+
+
+@pytest.mark.parametrize("types", [("gated",), ("gated", "linear", "linear")])
+def test_types_are_given_one_a_layer(types: Any) -> None:
+    with pytest.raises(ValueError, match=f"gate_types has {len(types)} entries for 2 layers"):
+        HmletConfig(layers=2, gate_types=types)
+
+
 def test_lighter_settings_halve_the_gates_until_one_is_left() -> None:
     assert HmletConfig(layers=3, gate_hidden=(8, 4)).lighter() == [
         ["model.layers=2", "model.layers=1"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import oracles
@@ -16,7 +17,16 @@ from torch import Tensor
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.ranking import evaluation
-from hmlet.ranking.evaluation import Membership, evaluate, mask_parts, rank_blocks
+from hmlet.ranking.evaluation import (
+    Evaluation,
+    Membership,
+    block_size,
+    blocks_at_once,
+    evaluate,
+    mask_parts,
+    rank_blocks,
+)
+from hmlet.system.ranks import Ranks
 
 CASES = [("valid", "train"), ("test", "train"), ("test", "train+valid")]
 N_USERS, N_ITEMS = 9, 40
@@ -180,3 +190,46 @@ def test_an_unknown_mask_is_answered_with_those_that_fit_the_split(split: str, f
     with pytest.raises(ConfigError) as refused:
         mask_parts(split, "foo")
     assert str(refused.value) == f"there is no mask 'foo': {fix}"
+
+
+def test_a_model_is_evaluated_as_it_is_selected_unless_told_otherwise() -> None:
+    generator, data = torch.Generator().manual_seed(1), planted.checkerboard()
+    factors = (torch.randn(48, 3, generator=generator), torch.randn(24, 3, generator=generator))
+    found = evaluate(factors, data)
+    assert (found.split, found.mask, found.k) == ("valid", "train", 20)
+
+
+def test_an_evaluation_is_shown_in_one_line() -> None:
+    found = Evaluation("test", "train", 20, np.arange(1200), {"ndcg": np.full(1200, 0.25), "mrr": np.ones(1200)}, 0.5)
+    assert repr(found) == "<Evaluation on test, 1,200 users, @20: ndcg 0.2500>"
+
+
+@dataclass(frozen=True)
+class FirstOfTwo(Ranks):
+    """A rank with some columns of the users' factors; it knows the others for this test."""
+
+    other_UF: Tensor | None = None
+
+    def own_whole(self, x_NF: Tensor, width: int) -> Tensor:
+        assert self.other_UF is not None
+        assert x_NF.shape == (len(self.other_UF), width)
+        return torch.cat([x_NF, self.other_UF], dim=1)
+
+
+def test_users_columns_are_exchanged_before_they_are_ranked() -> None:
+    generator = torch.Generator().manual_seed(3)
+    users_UF, items_IF = torch.randn(6, 4, generator=generator), torch.randn(15, 4, generator=generator)
+    ranks, everyone = FirstOfTwo(other_UF=users_UF[:, 3:]), np.arange(6)
+    ((block, found),) = rank_blocks(users_UF[:, :3], items_IF, everyone, 5, None, ranks=ranks, width=3)
+    assert block.tolist() == everyone.tolist()
+    expected = (users_UF.double() @ items_IF.double().T).sort(dim=1, descending=True)
+    assert torch.equal(found.items_BK, expected.indices[:, :5])
+
+
+def test_blocks_are_as_large_as_their_memory_and_as_many_as_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 4 * 1000 * 7)
+    monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 30)
+    assert [block_size(n_items, 8, 10, "cpu") for n_items in (1000, 3500, 10_000)] == [7, 2, 1]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert [blocks_at_once(users, 10, "cpu") for users in (0, 10, 11, 100)] == [1, 1, 2, 4]
+    assert blocks_at_once(100, 10, "cuda") == blocks_at_once(100, 10, "cpu", Ranks(size=2)) == 1

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from hmlet.models import ItemWeights
-from hmlet.ranking.scoring import Histories, Scorer, weight_scorer
+from hmlet.ranking.scoring import Histories, Scorer, WeightScorer, scored_by_weights, weight_scorer
 from hmlet.ranking.top_k import similar_histories, top_k
 
 NOTHING = torch.empty(0)
@@ -81,6 +81,25 @@ def test_rows_of_histories() -> None:
     assert lists(histories[1:3]) == [[], [1, 2, 5]]
     assert lists(histories[torch.tensor([3, 0, 0])]) == [[4], [0, 3], [0, 3]]
     assert histories.owner_E.tolist() == [0, 0, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_model_of_weights_is_scored_by_its_training_histories(sparse: bool) -> None:
+    weights_II = np.arange(9, dtype=np.float32).reshape(3, 3)
+    whole = ItemWeights(torch.from_numpy(weights_II), NOTHING, NOTHING)
+    few = ItemWeights(whole.values.flatten(), torch.arange(3).repeat(3), torch.arange(0, 12, 3))
+    histories, scorer = scored_by_weights(few if sparse else whole, csr([(0, 1), (1, 0), (1, 2), (1, 1)], 4))
+    assert (histories.items_E.tolist(), histories.offsets.tolist()) == ([1, 0, 1, 2], [0, 1, 4, 4, 4])
+    assert (scorer.n_items, scorer.depth) == (3, 4 // 4 + 1)
+    scores = [[3, 4, 5], [9, 12, 15], [0, 0, 0], [0, 0, 0]]
+    assert scorer.rough(histories, None).tolist() == scorer.exact(histories, None).tolist() == scores
+    picked = scorer.exact(histories, torch.tensor([[2, 0]] * 4))
+    assert picked.tolist() == [[row[2], row[0]] for row in scores]
+
+
+def test_a_model_without_items_has_no_largest_weight() -> None:
+    assert WeightScorer(torch.zeros(0, 0), 1).largest_I.shape == (0,)
+    assert WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), 1).largest_I.tolist() == [3.0, 2.0]
 
 
 def test_similar_histories_by_hand() -> None:

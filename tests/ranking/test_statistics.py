@@ -204,6 +204,12 @@ def test_effect_sizes_have_cohens_words(size: float, word: str) -> None:
     assert stats.effect_word(size) == word
 
 
+def test_an_effect_without_a_bound_is_said_to_be_one() -> None:
+    assert stats.effect_word(None) == "without bound"
+    comparison = stats.compare({"a": [scored(0.75, 0.5)], "b": [scored(0.5, 0.25)]})
+    assert comparison.conclusion().endswith("p = 0, effect size d = – (without bound).")
+
+
 def test_other_users_are_refused_by_name() -> None:
     values = np.array([0.1, 0.2, 0.3])
     a = Scored({"ndcg": values}, users=np.array([1, 2, 5]))

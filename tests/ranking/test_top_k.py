@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hmlet.errors import ConfigError
 from hmlet.ranking.scoring import FactorScorer
-from hmlet.ranking.top_k import GROUP, NO_ITEM, top_k
+from hmlet.ranking.top_k import GROUP, NO_ITEM, allowed_items, candidate_bytes, similar, top_k
 
 Pairs = tuple[Tensor, Tensor]
 
@@ -198,3 +198,45 @@ def test_no_users_and_inputs_stay_as_they_were() -> None:
     top_k(users_BF, items_IF, 3, pairs([{1}, {2}]))
     assert torch.equal(users_BF, before[0])
     assert torch.equal(items_IF, before[1])
+
+
+def test_the_bytes_of_the_candidates() -> None:
+    """Eight numbers in 4 and in 8 bytes for each of k candidates and a quarter more, but four at least."""
+    assert candidate_bytes(1000, 8, 20) == 12 * 25 * 8
+    assert candidate_bytes(1000, 8, 1) == 12 * 5 * 8
+    assert candidate_bytes(10, 8, 20) == 12 * 10 * 8
+
+
+def test_items_that_may_be_recommended() -> None:
+    allow, deny = np.array([0, 2, 3]), np.array([3, 4])
+    assert allowed_items(5) is None
+    for found, expected in (
+        (allowed_items(5, allow), [True, False, True, True, False]),
+        (allowed_items(5, deny=deny), [True, True, True, False, False]),
+        (allowed_items(5, allow, deny), [True, False, True, False, False]),
+    ):
+        assert found is not None
+        assert found.tolist() == expected
+
+
+def test_similar_rows_have_the_largest_cosines_and_are_others() -> None:
+    factors, rows = normal(7, 9, 3), torch.tensor([4, 0])
+    found = similar(factors, rows, 9)
+    for place, row in enumerate(rows.tolist()):
+        cosines = {
+            other: float(factors[row] @ factors[other] / (factors[row].norm() * factors[other].norm()))
+            for other in range(9)
+            if other != row
+        }
+        order = sorted(cosines, key=lambda other: -cosines[other])
+        assert found.items_BK[place].tolist() == [*order, -1]  # there are eight others
+        assert found.scores_BK[place, :8].tolist() == pytest.approx([cosines[other] for other in order], abs=1e-6)
+
+
+def test_the_bound_on_rounding_holds_and_is_tight_enough_to_be_of_use() -> None:
+    users, items = normal(1, 20, 32), normal(2, 400, 32)
+    scorer = FactorScorer(items)
+    error = (scorer.rough(users, None).double() - users.double() @ items.double().T).abs().amax(dim=1)
+    bound = scorer.rounding(users)
+    assert (error <= bound).all()
+    assert (bound < 0.01).all()  # scores are about 6

@@ -194,6 +194,7 @@ def test_the_best_is_trained_and_the_record_says_why(
     run = loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", tell=said.append)
     assert run.recipe() == recipe("multinomial")
     assert RunDirectory.open(run.path).record.compared == {"multinomial": 0.5, "bpr": 0.25}
+    assert "comparing the losses bpr and multinomial on the validation part, by short trainings" in said
     assert "NDCG@20: multinomial 0.5000, bpr 0.2500; going on with multinomial" in said
     assert multinomial_wins == [2]
 

@@ -6,7 +6,9 @@ import logging
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from planted import checkerboard
@@ -21,6 +23,7 @@ from hmlet.models import MODELS
 from hmlet.models.hmlet import temperature
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
 from hmlet.runs.directory import RunDirectory
+from hmlet.system.ranks import ALONE
 from hmlet.training import forecast, loop, planning, steps, trainer
 from hmlet.training.floor import NOMINAL
 from hmlet.training.forecast import (
@@ -28,6 +31,7 @@ from hmlet.training.forecast import (
     Pace,
     measure_pace,
     random_data,
+    rehearse,
     saving_seconds,
     seconds_of,
     shortened,
@@ -127,6 +131,20 @@ def test_a_resumed_training_is_foretold_from_where_it_goes_on() -> None:
     assert told.left() == 52 * 2.0
 
 
+def test_before_anything_is_seen_only_saving_is_left() -> None:
+    assert Forecast(gated(), 4, 0, saving=5.0, clock=Clock()).left() == 5.0
+
+
+def test_a_validation_is_no_step() -> None:
+    clock = Clock()
+    told = Forecast(gated(), 4, 0, saving=5.0, clock=clock)
+    drive(told, clock, range(8), 1.0)
+    clock.now += 20.0
+    told.validated(20.0)
+    drive(told, clock, range(8, 12), 1.0)
+    assert told.left() == 148 * 1.0 + 5 * 20.0 + 5.0
+
+
 def test_the_recent_pace_counts() -> None:
     clock = Clock()
     told = Forecast(gated("train.epochs=1000", "model.gate_warmup=0"), 4, 0, saving=0.0, clock=clock)
@@ -218,6 +236,103 @@ def test_a_machine_that_becomes_slower_ends_in_time_all_the_same(
     run = api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=1.6, callbacks=[dawdle])
     assert 3 < run.record.epochs < 10
     assert run.record.note == f"the budget ended it after {run.record.epochs} of 10 epochs"
+
+
+class Timed:
+    """Stands for a learner with three steps an epoch, by a clock that each of its acts moves."""
+
+    validates = True
+    device, ranks = torch.device("cpu"), ALONE
+
+    def __init__(self, recipe: Recipe, clock: Clock, step: float) -> None:
+        self.recipe, self.clock, self.step, self.taken = recipe, clock, step, list[tuple[int, int]]()
+        self.model = SimpleNamespace(train=lambda: None, embedding=torch.zeros(250, 100))
+        self.steps = SimpleNamespace(per_epoch=3, take=self.take)
+        clock.now += 1.0
+
+    def take(self, step: int, epoch: int) -> None:
+        self.taken.append((step, epoch))
+        self.clock.now += self.step * (2 if epoch else 1)
+
+    def start(self) -> None:
+        self.clock.now += 2.0
+
+    def evaluate(self, epoch: int) -> None:
+        self.clock.now += 7.0
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("step", "resting", "others"), [(0.125, 8, 4), (0.0625, 16, 8), (1 / 128, 20, 20)])
+def test_the_pace_of_each_part_by_a_clock(
+    step: float, resting: int, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are timed for a second, or 20 of them, after one that is not; from epoch 5 on they take twice as long."""
+    clock, made = Clock(), list[Timed]()
+
+    def learner(data: Dataset, recipe: Recipe, device: torch.device, ranks: object) -> Timed:
+        made.append(Timed(recipe, clock, step))
+        return made[0]
+
+    monkeypatch.setattr(forecast, "Learner", learner)
+    how = gated("model.gate_warmup=5", "model.layers=2")
+    pace, per_epoch = measure_pace(checkerboard(), how, torch.device("cpu"), clock=clock)
+    assert per_epoch == 3
+    assert pace == Pace(start=3.0, resting=step, step=2 * step, validation=7.0, saving=100_000 * (3 + 2) / 200e6)
+    first = [(at, 0) for at in range(resting + 1)]
+    assert made[0].taken == [*first, *((15 + at, 5) for at in range(others + 1))]
+
+
+def test_what_is_unknown_of_a_long_training_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, learner = Clock(), Learner(checkerboard(), gated("model.embedding_size=4"), torch.device("cpu"))
+    told = Forecast(learner.recipe, 4, 0, saving=0.0, clock=clock)
+    drive(told, clock, range(8), 1.0)
+    monkeypatch.setattr(forecast.time, "monotonic", clock)
+    noise = learner.ranking_noise.get_state()
+
+    def evaluate(epoch: int) -> None:
+        torch.rand(5, generator=learner.ranking_noise)
+        clock.now += 7.0
+
+    monkeypatch.setattr(learner, "evaluate", evaluate)
+    monkeypatch.setattr(learner.steps, "slowdown", lambda: 2.5)
+    rehearse(learner, told)
+    assert (told.validation, told.slowdown) == (7.0, 2.5)
+    assert torch.equal(learner.ranking_noise.get_state(), noise)
+    drive(told, clock, range(8, 12), 1.0)
+    assert told.left() == 28 * 1.0 + 120 * 2.5 + 5 * 7.0  # neither was a step
+    monkeypatch.setattr(learner.steps, "slowdown", lambda: 9.0)
+    told.validation = 1.0
+    rehearse(learner, told)
+    assert (told.validation, told.slowdown) == (1.0, 2.5)  # known already
+
+
+def test_resting_steps_grow_on_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the data stands for all of it: resting steps grow four times, others three times."""
+
+    def nominal(recipe: Recipe, users: int, items: int, edges: int, device: str, resting: bool) -> float:
+        return 2.0 if users == 1000 else 8.0 if resting else 6.0
+
+    pace = Pace(start=0.0, resting=2.0, step=3.0, validation=0.0, saving=0.0)
+    monkeypatch.setattr(forecast, "measure_pace", lambda *rest: (pace, 10))
+    monkeypatch.setattr(forecast, "nominal_seconds", nominal)
+    how = gated("train.epochs=5", "model.gate_warmup=2")
+    assert seconds_of(how, 4000, 6000, 390_000, torch.device("cpu")) == 20 * 2.0 * 4 + 30 * 3.0 * 3
+
+
+def test_a_few_random_items_are_much_liked() -> None:
+    """Half of all draws fall on the first quarter of the items, as x² of a uniform x does; a repeated pair counts once.
+    Every user has an item to validate on, unless it is one of training."""
+    data = random_data(1000, 1000, 20_000, seed=1)
+    assert (data.n_users, data.n_items) == (1000, 1000)
+    popular = (data.item[data.slice("train")] < 250).mean()
+    assert 0.43 < popular < 0.53
+    assert 900 < data.count("valid") <= 1000
+    valid = data.item[data.slice("valid")]
+    assert 0.2 < (valid < 250).mean() < 0.3
+    assert np.unique(data.user[data.slice("valid")]).size == data.count("valid")
+    assert random_data(1000, 1000, 20_000, seed=1).fingerprint == data.fingerprint
 
 
 def test_the_pace_is_measured_on_a_model_that_is_thrown_away() -> None:

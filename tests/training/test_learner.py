@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from planted import checkerboard, dataset
@@ -63,6 +65,20 @@ def test_one_withheld_interaction_is_enough_to_validate() -> None:
     pairs = [(0, 0), (1, 1), (1, 0)]
     for valid, expected in (([(0, 1)], True), ([], False)):
         assert Learner(dataset(2, 3, train=pairs, valid=valid), resolve("lightgcn"), CPU).validates is expected
+
+
+def test_what_a_run_learned_is_the_start_of_its_users_and_items() -> None:
+    pairs = [(0, 0), (1, 1), (1, 0)]
+    settings = resolve("lightgcn", overrides=["model.embedding_size=8"])
+    old = Learner(dataset(2, 3, train=pairs), settings, CPU).model.state_dict()
+    new = Learner(dataset(3, 5, train=[*pairs, (2, 3), (2, 0)]), settings.model_copy(update={"seed": 9}), CPU)
+    new.start_from(SimpleNamespace(nodes=(2, 3), weights=lambda: old))  # type: ignore[arg-type]
+    assert torch.equal(new.model.embedding[[0, 1, 3, 4, 5]], old["embedding"])
+
+
+def test_noise_of_a_ranking_has_a_seed_of_its_own() -> None:
+    made = learner("hmlet-end", seed=3)
+    assert torch.equal(made.ranking_noise.get_state(), torch.Generator().manual_seed(4).get_state())
 
 
 def test_a_rank_has_its_own_columns_of_the_same_start() -> None:

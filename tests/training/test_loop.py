@@ -301,6 +301,17 @@ def test_too_little_memory_is_noticed_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_too_little_memory_is_noticed_before_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        raise StopTraining
+
+    with pytest.raises(StopTraining):
+        fit(tmp_path / "run", listener=stop)
+    monkeypatch.setattr(planning, "free_memory", lambda device: 10_000)
+    with pytest.raises(TrainingError, match=r"10\.0 kB is free"):
+        fit(tmp_path / "run", resume=True)
+
+
 def test_too_many_edges_are_refused_before_memory_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What to change for less memory would not help."""
     monkeypatch.setattr(planning, "free_memory", lambda device: 10_000)

@@ -74,7 +74,7 @@ def test_a_profiled_run_is_the_same_run(profiled: RunDirectory, tmp_path: Path) 
     assert untimed(profiled) == untimed(plain)
     different = {name for name, digest in plain.record.files.items() if profiled.record.files[name] != digest}
     assert different == {"metrics.jsonl"}  # which has the seconds of each epoch
-    assert set(profiled.record.files) - set(plain.record.files) == {"profile.json"}
+    assert set(RunDirectory.open(profiled.path).record.files) - set(plain.record.files) == {"profile.json"}
 
 
 def test_profile_json_has_the_phases_and_a_step_beside_its_floor(profiled: RunDirectory) -> None:

@@ -135,6 +135,18 @@ def test_a_step_in_the_middle_of_an_epoch_knows_its_epoch() -> None:
     assert made.steps.at == (1, 1)
 
 
+@pytest.mark.parametrize(("epochs", "expected"), [(1, [0.0]), (2, [0.0, 1.0]), (3, [0.0, 0.5, 1.0])])
+def test_a_loss_goes_through_its_schedule_from_the_first_epoch_to_the_last(
+    epochs: int, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, steps = learner("lightgcn", f"train.epochs={epochs}")
+    entered: list[float] = []
+    monkeypatch.setattr(steps.loss, "enter", entered.append)
+    for epoch in range(epochs):
+        steps.take(epoch, epoch)
+    assert entered == expected
+
+
 def test_a_rank_counts_its_share_of_the_gradient() -> None:
     moments = []
     for share in (1.0, 0.5):
@@ -151,7 +163,16 @@ def test_the_slowdown_compares_the_fastest_steps_and_moves_nothing(monkeypatch: 
     before = copies([*made.model.parameters(), *made.model.buffers(), steps.generator.get_state()])
     clock = iter([0.0, 2.0, 0.0, 7.0, 0.0, 3.0, 0.0, 6.0])  # resting, trained, resting, trained
     monkeypatch.setattr("hmlet.training.steps.time.perf_counter", lambda: next(clock))
+    began_with: list[bool] = []
+    sound = steps.batch_loss
+
+    def batch_loss() -> Tensor:
+        began_with.append(any(parameter.grad is not None for parameter in made.model.parameters()))
+        return sound()
+
+    monkeypatch.setattr(steps, "batch_loss", batch_loss)
     assert steps.slowdown() == 3.0
+    assert began_with == [False] * 4  # gradients are cleared as in any step
     after = [*made.model.parameters(), *made.model.buffers(), steps.generator.get_state()]
     assert not any(moved(before, after))
     assert all(parameter.grad is None for parameter in made.model.parameters())

@@ -100,7 +100,7 @@ def neighbourhoods(
         step = (rng.random(len(at)) * graph.degree[at]).astype(np.int64)
         at = graph.neighbours[graph.indptr[at] + step].astype(np.int64)
         visits.append(start * n_nodes + at)
-    pair, count = np.unique(np.concatenate(visits) if visits else np.empty(0, np.int64), return_counts=True)
+    pair, count = np.unique(np.concatenate(visits), return_counts=True)
     origin, visited = pair // n_nodes, pair % n_nodes
     pair_is_other = origin != visited
     origin, visited, count = origin[pair_is_other], visited[pair_is_other], count[pair_is_other]

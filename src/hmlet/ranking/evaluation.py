@@ -155,7 +155,7 @@ def evaluate_at(
     for k in lengths:
         arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in collected[k].items()}
         covered = int(recommended[k][: data.n_items].sum())
-        found.append(Evaluation(split, mask, k, users, arrays, covered / data.n_items if data.n_items else 0.0))
+        found.append(Evaluation(split, mask, k, users, arrays, covered / data.n_items))
     return found
 
 

@@ -282,7 +282,7 @@ def _enter(
 def _extend(run: RunDirectory, own: Recipe, recipe: Recipe) -> None:
     """Let a run go on from its checkpoint with the larger number of epochs of a recipe."""
     epochs, more = own.train.epochs, recipe.train.epochs
-    fresh = f"train a new run with {override(f'train.epochs={max(more, epochs + 1)}')} and another {option('out')}"
+    fresh = f"train a new run with {override(f'train.epochs={more}')} and another {option('out')}"
     same = recipe.model_copy(update={"train": recipe.train.model_copy(update={"epochs": epochs})})
     if own != same:
         raise RunError(

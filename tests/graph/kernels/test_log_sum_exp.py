@@ -75,5 +75,42 @@ def test_the_kth_best_score(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ((found - best[:, 4]).abs() < 1e-5).float().mean() > 0.8
 
 
+@pytest.mark.parametrize(("n_items", "k"), [(1003, 5), (1003, 1), (320, 10), (319, 10), (3, 7)])
+def test_the_kth_best_is_that_of_32_k_groups(n_items: int, k: int) -> None:
+    """Item j is in group j modulo 32 k, and each group is as good as its best item."""
+    generator = torch.Generator().manual_seed(6)
+    users, items = torch.randn(4, 8, generator=generator), torch.randn(n_items, 8, generator=generator)
+    scores, groups, place = (users @ items.T).tolist(), 32 * min(k, n_items), min(k, n_items)
+    expected = []
+    for row in scores:
+        best = [max(row[first::groups]) for first in range(min(groups, n_items))]
+        expected.append(sorted(best, reverse=True)[place - 1])
+    torch.testing.assert_close(kth_best(users, items, k, torch.float32), torch.tensor(expected))
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "sizes"), [(4 * 6 * 4, [3, 2]), (4 * 6 * 5, [5]), (4 * 6 * 2, [2, 2, 1]), (1, [1] * 5)]
+)
+def test_blocks_are_about_equal(bytes_: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five rows of six scores in four bytes: where four fit, three and two are taken."""
+    monkeypatch.setitem(log_sum_exp.BLOCK_BYTES, "cpu", bytes_)
+    users, items = torch.randn(5, 2), torch.randn(6, 2)
+    found = [(rows, scores.clone()) for rows, scores in log_sum_exp._Blocks(users, items, torch.float32).each()]
+    assert [len(scores) for _, scores in found] == sizes
+    assert [rows.start for rows, _ in found] == [sum(sizes[:at]) for at in range(len(sizes))]
+    torch.testing.assert_close(torch.cat([scores for _, scores in found]), users @ items.T)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_no_rows_have_no_sum(bounded: bool) -> None:
+    """As on a rank that has no row of a batch."""
+    users, items = torch.zeros(0, 2, requires_grad=True), torch.ones(3, 2, requires_grad=True)
+    total = log_sums(users, items, torch.zeros(0), dtype=torch.float32, bounded=bounded)
+    total.backward()  # type: ignore[no-untyped-call]
+    assert total.item() == 0.0
+    assert items.grad is not None
+    assert not items.grad.any()
+
+
 def _kth(users: Tensor, items: Tensor, k: int) -> Tensor:
     return torch.topk(users @ items.T, k, dim=1).values[:, -1]
