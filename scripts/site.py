@@ -26,7 +26,7 @@ ELSEWHERE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHA
 RECORDS = "records"
 SHOWN_AS_IS = {".json", ".txt", ".png", ".svg"}  # a browser shows them; other files get .txt appended
 WHOLE_FOLDER = 512 << 10  # bytes up to which a linked folder is on the site with all its files
-OUTSIDE = re.compile(r"<script src=\"https://[^>]*></script>")  # a help for search from file://, which works without
+OUTSIDE = re.compile(r"<script src=\"https://[^>]*></script>")  # only search from file:// needs it
 LINK = re.compile(r"(\]\(|href=\"|src=\")([^)\"#\s]+)")
 
 
@@ -171,7 +171,7 @@ def main(arguments: list[str]) -> None:
         shutil.rmtree(out, ignore_errors=True)
         out.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(built, out)
-    print(f"{out}: open {out / 'index.html'} in a browser")
+    print(f"open {out / 'index.html'}, or serve it to search: python -m http.server -d {out}")
 
 
 if __name__ == "__main__":
