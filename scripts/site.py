@@ -26,7 +26,7 @@ ELSEWHERE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHA
 RECORDS = "records"
 SHOWN_AS_IS = {".json", ".txt", ".png", ".svg"}  # a browser shows them; other files get .txt appended
 WHOLE_FOLDER = 512 << 10  # bytes up to which a linked folder is on the site with all its files
-OUTSIDE = re.compile(r"<script src=\"https://[^>]*></script>")  # only search from file:// needs it
+OUTSIDE = re.compile(r"<script src=\"https:[^>]*></script>")  # only search from file:// needs it
 LINK = re.compile(r"(\]\(|href=\"|src=\")([^)\"#\s]+)")
 
 
