@@ -10,7 +10,7 @@ WORKERS ?= auto
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check pytest test-slow format docs lock audit browser clean
+.PHONY: help demo test check pytest test-slow format docs site lock audit browser clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -39,10 +39,14 @@ format: $(READY) ## format the code and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY) ## write what docs/ has from the code: the commands, the run record, the tables of results
+docs: $(READY) ## write what docs/ has from the code: the commands, the run record, the tables and plots of results
 	$(BIN)/python scripts/generate_cli_docs.py
 	$(BIN)/python scripts/generate_artifact_docs.py
 	$(BIN)/python scripts/reproduction.py docs
+	$(BIN)/python scripts/figures.py
+
+site: $(READY) ## build the documentation as a site in build/site, which needs no network
+	$(BIN)/python scripts/site.py
 
 lock: $(READY) ## resolve the dependencies anew (make lock UPGRADE=--upgrade moves every pin)
 	$(BIN)/python scripts/lock.py $(UPGRADE)

@@ -1,5 +1,5 @@
 // A user: what they are recommended, what they have, and why.
-import { about, call } from "./api.js";
+import { about, call, find } from "./api.js";
 import { card, count, h } from "./dom.js";
 import { explanation } from "./explanation.js";
 import { rows } from "./lists.js";
