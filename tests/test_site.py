@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nbformat
@@ -97,16 +98,12 @@ def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_a_browser_asks_for_nothing_outside(site: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_a_browser_asks_for_nothing_outside(site: Path, browser: Any) -> None:
     asked: list[str] = []
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        for name in ("index", "reproduction", "api", "notebooks/what-the-gates-chose"):
-            page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
-        browser.close()
+    page = browser.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    for name in ("index", "reproduction", "api", "notebooks/what-the-gates-chose"):
+        page.goto((site / f"{name}.html").as_uri(), wait_until="networkidle")
+    page.close()
     assert len(asked) > 8
     assert [url for url in asked if urlsplit(url).scheme not in ("file", "data", "blob")] == []

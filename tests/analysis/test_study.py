@@ -145,7 +145,7 @@ def test_an_unknown_centrality_is_refused(text: str) -> None:
 def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path, run: RunDirectory) -> None:
     other = small_data(seed=5)
     stranger = make_run(tmp_path / "other", other, probability=np.ones((len(DEGREE), 2)))
-    with pytest.raises(RunError, match="trained on other data"):
+    with pytest.raises(RunError, match="was not trained on"):
         study.analyse([run, stranger], DATA, "none")
     with pytest.raises(RunError, match="lightgcn, which has no gates"):
         study.analyse([make_run(tmp_path / "plain", DATA, model="lightgcn")], DATA)

@@ -1,8 +1,7 @@
-"""One service and one browser for all tests of the explorer, over data whose names carry markup."""
+"""One service for all tests of the explorer, over data whose names carry markup."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,15 +15,6 @@ from hmlet.config import resolve
 from hmlet.data import PARTS, Dataset, Interactions, Vocabulary
 from hmlet.data.catalog import load
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -62,15 +52,6 @@ def server(run: Run, other: Run) -> Iterator[Server]:
     server = Server(str(run.directory.path), "--compare", str(other.directory.path)).wait_until_ready()
     yield server
     server.stop()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -388,19 +389,15 @@ def test_blocks_of_a_document_are_filled_and_the_rest_is_left(tables: Tables, ou
 
 
 @pytest.mark.browser
-def test_a_phone_shows_the_page_without_scrolling_sideways(written: Reproduction) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path="/usr/bin/chromium", args=flags.split())
-        shown = browser.new_page(viewport={"width": 375, "height": 900}, color_scheme="dark")
-        asked: list[str] = []
-        shown.on("request", lambda request: asked.append(request.url))
-        shown.goto(written.page.as_uri())
-        assert asked == [written.page.as_uri()]
-        assert shown.evaluate("document.documentElement.scrollWidth") <= 375
-        assert shown.locator("span.none").first.is_visible()
-        shown.set_viewport_size({"width": 1280, "height": 900})
-        noise = shown.get_by_role("region", name="Noise when ranking, and the mask").first
-        assert noise.evaluate("e => e.scrollWidth <= e.clientWidth")
-        browser.close()
+def test_a_phone_shows_the_page_without_scrolling_sideways(written: Reproduction, browser: Any) -> None:
+    shown = browser.new_page(viewport={"width": 375, "height": 900}, color_scheme="dark")
+    asked: list[str] = []
+    shown.on("request", lambda request: asked.append(request.url))
+    shown.goto(written.page.as_uri())
+    assert asked == [written.page.as_uri()]
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 375
+    assert shown.locator("span.none").first.is_visible()
+    shown.set_viewport_size({"width": 1280, "height": 900})
+    noise = shown.get_by_role("region", name="Noise when ranking, and the mask").first
+    assert noise.evaluate("e => e.scrollWidth <= e.clientWidth")
+    shown.close()
