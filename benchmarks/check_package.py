@@ -73,7 +73,7 @@ def check(place: Path, epochs: int) -> dict[str, Any]:
             {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
             json.dumps({"users": users, "k": 5}).encode(),
         )
-    if found["recommendations"] != expected:
+    if found != expected:
         raise AssertionError(f"{found} instead of {expected}")
     origin = _output("import hmlet; print(hmlet.__file__)", place, environment)
     assert Path(origin).is_relative_to(environment)

@@ -33,7 +33,7 @@ def create_app(run: Run) -> FastAPI:
     app = FastAPI()
 
     @app.post("/v1/recommend")
-    def recommend(ask: Ask) -> dict[str, Any]:
+    def recommend(ask: Ask) -> list[dict[str, Any]]:
         answers = []
         for user in ask.users:
             at = index[user]
@@ -42,7 +42,7 @@ def create_app(run: Run) -> FastAPI:
             best = np.argpartition(-scores_I, ask.k)[: ask.k]
             best = best[np.argsort(-scores_I[best])]
             answers.append({"user": user, "items": [{"item": ids[i], "score": float(scores_I[i])} for i in best]})
-        return {"recommendations": answers}
+        return answers
 
     return app
 

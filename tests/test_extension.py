@@ -212,7 +212,7 @@ def test_it_is_served(run: Run) -> None:
     with client_of(run.directory.path, Settings()) as client:
         answer = client.post("/v1/recommend", json={"users": ["u0"], "k": 2})
         assert answer.status_code == 200
-        served = [each["item"] for each in answer.json()["recommendations"][0]["items"]]
+        served = [each["item"] for each in answer.json()[0]["items"]]
         assert served == [each["item"] for each in run.recommend(["u0"], 2)[0]["items"]]
         assert client.post("/v1/explain", json={"user": "u0", "item": served[0]}).status_code == 200
         assert client.post("/v1/recommend", json={"items": ["i0", "i2"], "k": 2}).status_code == 200

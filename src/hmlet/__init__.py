@@ -7,11 +7,13 @@ Each command has a function here. The names are imported on first use, so that `
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from hmlet.version import VERSION as __version__
 
+TYPE_CHECKING = False  # type checkers take it for true; typing itself would be most of the time of `import hmlet`
 if TYPE_CHECKING:
+    from typing import Any
+
     from hmlet import callbacks as callbacks
     from hmlet.analysis.result import Analysis
     from hmlet.api import (

@@ -73,7 +73,7 @@ def test_it_is_exported_and_served(run: Run, tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "top.parquet").to_pydict()
     assert table["item"][:3] == [each["item"] for each in run.recommend([table["user"][0]], 3)[0]["items"]]
     with client_of(run.directory.path, Settings()) as client:
-        answer = client.post("/v1/recommend", json={"users": ["u0"], "k": 2}).json()["recommendations"]
+        answer = client.post("/v1/recommend", json={"users": ["u0"], "k": 2}).json()
         assert answer[0]["items"] == run.recommend(["u0"], 2)[0]["items"]
         assert client.post("/v1/recommend", json={"items": ["i0", "i2"], "k": 2}).status_code == 200
         assert client.post("/v1/explain", json={"user": "u0", "item": "i1"}).status_code == 200

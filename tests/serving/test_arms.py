@@ -50,12 +50,12 @@ def test_each_user_stays_with_one_run_in_the_stated_shares(client: TestClient, b
     answer = client.post("/v1/recommend", json={"users": users, "k": 5})  # a large call
     assert answer.headers["x-hmlet-run"] == f"{name_of(both['a'])}, {name_of(both['b'])}"
     wanted = [{"user": user, "items": expected[arm_of(user)][user], "arm": arm_of(user)} for user in users]
-    assert answer.json() == {"recommendations": wanted, "warnings": []}
+    assert answer.json() == wanted
     by_b = sum(each["arm"] == "b" for each in wanted)
     assert abs(by_b / len(users) - SHARE) < 0.05  # 3.5 standard deviations
     for start in range(0, 16, 8):
         small = client.post("/v1/recommend", json={"users": users[start : start + 8], "k": 5}).json()
-        assert small["recommendations"] == wanted[start : start + 8]
+        assert small == wanted[start : start + 8]
     assert (metric(client, "a"), metric(client, "b")) == (
         len(users) - by_b + sum(each["arm"] == "a" for each in wanted[:16]),
         by_b + sum(each["arm"] == "b" for each in wanted[:16]),
@@ -71,7 +71,7 @@ def test_a_newcomer_is_known_by_the_items_in_any_order(client: TestClient, both:
         for own in ([first, second], [second, first, second]):
             answer = client.post("/v1/recommend", json={"items": own, "k": 3})
             assert answer.headers["x-hmlet-run"] == name_of(both[arm])
-            (found,) = answer.json()["recommendations"]
+            (found,) = answer.json()
             assert found == {**both[arm].recommend_new([own], 3)[0], "arm": arm}
     assert seen == {"a", "b"}
 
@@ -108,7 +108,7 @@ def test_either_arm_can_be_replaced(client: TestClient, both: dict[str, Run]) ->
 
 def test_one_run_has_no_arms(runs: Path) -> None:
     with client_of(runs / "first", Settings(reload_root=runs)) as client:
-        (found,) = client.post("/v1/recommend", json={"users": ["gimp"]}).json()["recommendations"]
+        (found,) = client.post("/v1/recommend", json={"users": ["gimp"]}).json()
         assert set(found) == {"user", "items"}
         assert "arms" not in client.get("/v1/model").json()
         answer = client.post("/v1/reload", json={"run": "second", "arm": "b"})

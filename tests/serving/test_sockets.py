@@ -85,7 +85,7 @@ def test_slow_bodies_take_no_slot(strict: Server, run: Run) -> None:
     for client in clients:
         client.sendall(HEAD + b"Content-Length: 50\r\n\r\n{")
     time.sleep(0.2)
-    assert all(ask(server).json()["recommendations"] == run.recommend(["gimp"], 20) for _ in range(5))
+    assert all(ask(server).json() == run.recommend(["gimp"], 20) for _ in range(5))
     for client in clients:
         assert received(client).startswith(b"HTTP/1.1 408 ")
 
@@ -348,12 +348,12 @@ def test_pipelined_requests_are_answered_in_order(server: Server, run: Run) -> N
     with server.connect() as client:
         client.sendall(b"".join(post({"users": [user], "k": 3}) for user in users))
         found = b""
-        while found.count(b"HTTP/1.1 200 ") < 3 or not found.endswith(b"}"):
+        while found.count(b"HTTP/1.1 200 ") < 3 or not found.endswith(b"]"):
             arrived = client.recv(1 << 16)
             assert arrived, "closed before the last answer"
             found += arrived
     bodies = [json.loads(part.rpartition(b"\r\n\r\n")[2]) for part in found.split(b"HTTP/1.1 200 ")[1:]]
-    assert bodies == [{"recommendations": run.recommend([user], 3), "warnings": []} for user in users]
+    assert bodies == [run.recommend([user], 3) for user in users]
 
 
 def test_a_client_that_pipelines_without_end_is_closed(strict: Server, run: Run) -> None:

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from hmlet.data.interactions import Id
 from hmlet.serving import schemas
 from hmlet.serving.failures import Refusal
-from hmlet.serving.replies import JsonObject, listed, origin, reply
+from hmlet.serving.replies import JsonObject, listed, origin, reply, with_warnings
 from hmlet.serving.service import Service
 from hmlet.serving.state import Filter, Lineup, Served
 
@@ -30,7 +30,7 @@ class Asked:
     users: list[tuple[schemas.Arm, Id]]
     k: int
     among: Mapping[schemas.Arm, Filter]
-    warnings: list[str]
+    warnings: list[str] | None  # of skipped ids; None if unknown ones are refused
 
     @classmethod
     def of(cls, lineup: Lineup, request: schemas.ForUsers) -> Asked:
@@ -43,7 +43,7 @@ class Asked:
         asked = {arm for arm, _ in users} or {"a"}
         runs = {arm: served for arm, served in lineup.runs.items() if arm in asked}
         among = {arm: served.filter(request.allow, request.deny, warnings) for arm, served in runs.items()}
-        return cls(lineup, users, request.k, among, warnings or [])
+        return cls(lineup, users, request.k, among, warnings)
 
     @property
     def served(self) -> list[Served]:
@@ -63,16 +63,18 @@ class Asked:
         """The lists of a few users at a time."""
         size = max(1, BLOCK_PAIRS // self.k)
         for start in range(0, len(self.users), size):
-            some = Asked(self.lineup, self.users[start : start + size], self.k, self.among, [])
+            some = Asked(self.lineup, self.users[start : start + size], self.k, self.among, None)
             yield some.merged(
                 {arm: self.lineup.runs[arm].recommend(some.of_arm(arm), self.k, self.among[arm]) for arm in self.among}
             )
 
 
 def add_answers(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/recommend", response_model=schemas.Recommendations, tags=["answers"])
+    @app.post("/v1/recommend", response_model=list[schemas.Recommendation] | schemas.Recommendations, tags=["answers"])
     async def recommend(request: Annotated[schemas.Recommend, Body()], connection: Request) -> Response:
         """The best items of users, or of a newcomer who has some items. Items that they have are left out.
+
+        The answer is a list; with `"on_unknown": "skip"` it is an object with the list and the warnings.
 
         The answer to a call for more than 8 users or 1,000 recommendations is computed while it is read. If that fails
         on the way, the answer ends before its last chunk.
@@ -92,21 +94,21 @@ def add_answers(app: FastAPI, service: Service) -> None:
                 )
             )
             answer = asked.merged(dict(zip(asked.among, lists, strict=True)))
-            return reply({"recommendations": answer, "warnings": asked.warnings}, *asked.served)
+            return reply(with_warnings("recommendations", answer, asked.warnings), *asked.served)
         blocks = listed("recommendations", asked.warnings, asked.blocks())
         return await _streamed(service, connection, blocks, *asked.served)
 
-    @app.post("/v1/similar", response_model=schemas.SimilarAnswer, tags=["answers"])
+    @app.post("/v1/similar", response_model=list[schemas.SimilarItems] | schemas.SimilarAnswer, tags=["answers"])
     async def similar(request: schemas.Similar, connection: Request) -> Response:
         """The items most like each of some items, by the cosine of their factors. The run of arm a answers."""
         served, warnings = service.current, _warnings(request)
         items, k = served.known("item", request.items, warnings), request.k
         if _is_small(service, len(items), k, "items"):
             found = await service.compute(lambda: served.similar(items, k))
-            return reply({"similar": found, "warnings": warnings or []}, served)
+            return reply(with_warnings("similar", found, warnings), served)
         size = max(1, BLOCK_PAIRS // k)
         blocks = (served.similar(items[start : start + size], k) for start in range(0, len(items), size))
-        return await _streamed(service, connection, listed("similar", warnings or [], blocks), served)
+        return await _streamed(service, connection, listed("similar", warnings, blocks), served)
 
     @app.post("/v1/explain", tags=["answers"], response_model=schemas.ArmExplanation)
     async def explain(request: schemas.Explain) -> Response:
@@ -130,7 +132,7 @@ async def _for_newcomer(service: Service, lineup: Lineup, request: schemas.ForNe
         service.metrics.lists.labels(arm).inc()
         lists = await service.compute(lambda: served.recommend_new(items, request.k, among))
         found = [{**each, **_arm(lineup, arm)} for each in lists]
-    return reply({"recommendations": found, "warnings": warnings or []}, served)
+    return reply(with_warnings("recommendations", found, warnings), served)
 
 
 def _arm(lineup: Lineup, arm: schemas.Arm) -> dict[str, Any]:

@@ -159,17 +159,17 @@ def _add_looking(app: FastAPI, service: Service) -> None:
     async def page(side: str, query: str, limit: int, offset: int) -> Response:
         served = service.current
         found = await service.compute(lambda: served.search(side, query, limit + 1, offset))
-        following = offset + limit if len(found) > limit else None
-        return reply({f"{side}s": found[:limit], "next": following}, served)
+        following = {"x-hmlet-next": str(offset + limit)} if len(found) > limit else {}
+        return reply(found[:limit], served, headers=following)
 
-    @app.get("/v1/users", response_model=schemas.Users, tags=["looking around"])
+    @app.get("/v1/users", response_model=list[schemas.User], tags=["looking around"])
     async def users(query: SearchText = "", limit: Limit = 20, offset: Offset = 0) -> Response:
-        """Users whose id or name has the query in it, a page at a time; all users without a query."""
+        """Users whose id or name contains the query; all without one. The header x-hmlet-next is the next offset."""
         return await page("user", query, limit, offset)
 
-    @app.get("/v1/items", response_model=schemas.Items, tags=["looking around"])
+    @app.get("/v1/items", response_model=list[schemas.Item], tags=["looking around"])
     async def items(query: SearchText = "", limit: Limit = 20, offset: Offset = 0) -> Response:
-        """Items whose id or name has the query in it, a page at a time; all items without a query."""
+        """Items whose id or name contains the query; all without one. The header x-hmlet-next is the next offset."""
         return await page("item", query, limit, offset)
 
     @app.get("/v1/history", response_model=list[schemas.OwnItem], tags=["looking around"])

@@ -13,15 +13,18 @@ from pydantic_core import to_json
 from hmlet.serving.state import Served
 
 JsonObject = Mapping[str, object]
+NO_HEADERS: Mapping[str, str] = {}
 
 
-def reply(value: BaseModel | JsonObject | Sequence[JsonObject], *served: Served) -> Response:
+def reply(
+    value: BaseModel | JsonObject | Sequence[JsonObject], *served: Served, headers: Mapping[str, str] = NO_HEADERS
+) -> Response:
     """An answer from these runs."""
     if isinstance(value, BaseModel):
         content = value.model_dump_json(by_alias=True, exclude_unset=True).encode()
     else:
         content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    return Response(content, media_type="application/json", headers=origin(*served))
+    return Response(content, media_type="application/json", headers={**origin(*served), **headers})
 
 
 def origin(*served: Served) -> dict[str, str]:
@@ -29,17 +32,24 @@ def origin(*served: Served) -> dict[str, str]:
     return {"x-hmlet-run": ", ".join(each.name for each in served)} if served else {}
 
 
-def listed(name: str, warnings: Sequence[str], blocks: Iterator[Sequence[JsonObject]]) -> Iterator[bytes]:
-    """An answer with scored lists under a name, and its warnings, as parts of JSON.
+def with_warnings(
+    name: str, lists: Sequence[JsonObject], warnings: Sequence[str] | None
+) -> JsonObject | Sequence[JsonObject]:
+    """Scored lists, under a name beside the warnings if there can be any."""
+    return lists if warnings is None else {name: lists, "warnings": warnings}
+
+
+def listed(name: str, warnings: Sequence[str] | None, blocks: Iterator[Sequence[JsonObject]]) -> Iterator[bytes]:
+    """What `with_warnings` has, as parts of JSON.
 
     A block is computed when its part is asked for, and the end has a part of its own: nothing looks ahead.
     """
-    before = b'{"%s":[' % name.encode()
+    before = b"[" if warnings is None else b'{"%s":[' % name.encode()
     for rows in blocks:
         yield before + _encoded(rows)  # in no variable: it would stay
         before = b","
     opened = b"" if before == b"," else before
-    yield opened + b'],"warnings":' + to_json(warnings) + b"}"
+    yield opened + (b"]" if warnings is None else b'],"warnings":' + to_json(warnings) + b"}")
 
 
 def _encoded(lists: Sequence[JsonObject]) -> bytes:

@@ -134,7 +134,7 @@ class Recommendation(BaseModel):
 
 
 class Recommendations(BaseModel):
-    """A list for each user, in the order of the request. Warnings name the ids that were skipped."""
+    """What a request with `on_unknown: "skip"` gets: a list for each known user, and warnings that name the others."""
 
     recommendations: list[Recommendation]
     warnings: list[str]
@@ -146,7 +146,7 @@ class SimilarItems(BaseModel):
 
 
 class SimilarAnswer(BaseModel):
-    """A list for each item, in the order of the request. Warnings name the ids that were skipped."""
+    """What a request with `on_unknown: "skip"` gets: a list for each known item, and warnings that name the others."""
 
     similar: list[SimilarItems]
     warnings: list[str]
@@ -166,20 +166,6 @@ class Item(BaseModel):
     item: int | str
     name: str | None = None
     degree: int
-
-
-class Users(BaseModel):
-    """One page. `next` is the `offset` of the following page, null on the last one."""
-
-    users: list[User]
-    next: int | None
-
-
-class Items(BaseModel):
-    """One page. `next` is the `offset` of the following page, null on the last one."""
-
-    items: list[Item]
-    next: int | None
 
 
 class OwnItem(BaseModel):

@@ -52,8 +52,7 @@ export function once(path) {
 }
 
 export const about = () => once("/v1/explore");
-export const find = async (side, query, limit = 8) =>
-  (await call(`/v1/${side}s?limit=${limit}&query=${encodeURIComponent(query.slice(0, 100))}`))[`${side}s`];
+export const find = (side, query, limit = 8) => call(`/v1/${side}s?limit=${limit}&query=${encodeURIComponent(query.slice(0, 100))}`);
 export const node = (side, id) => call(`/v1/explore/${side}?id=${encodeURIComponent(id)}`);
 
 const looked = new Map(); // adding one item to many asks for one name, not for all again

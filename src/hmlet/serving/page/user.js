@@ -16,7 +16,7 @@ export async function userHeading(id, current, name) {
 }
 
 export async function showUser({ parts: [id, item] }) {
-  const [history, { recommendations: [answer] }, why] = await Promise.all([
+  const [history, [answer], why] = await Promise.all([
     call(`/v1/history?user=${encodeURIComponent(id)}`), call("/v1/recommend", { users: [id], k: 20 }),
     item === undefined ? null : call("/v1/explain", { user: id, item })]);
   const [own] = await find("user", id, 1);
