@@ -78,7 +78,7 @@ def test_the_rule_notices_a_model(source: str, named: list[str]) -> None:
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 # Options of torchrun and git are the same whoever reads about them.
-OTHERS = {"--nproc-per-node", "--show-toplevel", "--porcelain"}
+OTHERS = {"--nproc-per-node", "--show-toplevel", "--porcelain", "--no-optional-locks"}
 COMMANDS = {"selection/page.py": {"--out"}}  # a page with a command to copy
 NO_MESSAGES = {"system/spelling.py", "reporting/drawing.py"}  # where options are spelled; names of CSS
 

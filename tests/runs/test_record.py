@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,20 @@ def test_a_checkout_has_its_commit_and_whether_src_was_changed(tmp_path: Path) -
     assert checkout(root) == (commit, False)
     assert checkout(root / "src") == (None, None)  # a package inside another project's checkout
     assert checkout(root.parent / "nowhere") == (None, None)
+
+
+def test_looking_at_a_checkout_does_not_lock_it(tmp_path: Path) -> None:
+    """By default `git status` writes what it saw of the files to the index, under a lock that a signal may leave."""
+    root = tmp_path.resolve()
+    (root / "src").mkdir()
+    (root / "src" / "code.py").write_text("1\n")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "first")
+    os.utime(root / "src" / "code.py", (1, 1))
+    index = (root / ".git" / "index").read_bytes()
+    assert checkout(root)[1] is True
+    assert (root / ".git" / "index").read_bytes() == index
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,8 @@ def checkout(root: Path) -> tuple[str | None, bool | None]:
     """Commit of the Git checkout whose top is `root`, and whether its src/ is unchanged; (None, None) elsewhere."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
+        # Without --no-optional-locks, a git that a signal ends may leave the index of the checkout locked.
+        command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
