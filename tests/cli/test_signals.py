@@ -61,7 +61,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path | str]]:
-    """What the commands work on. The mirror is an address that accepts a connection and says nothing."""
+    """What the commands work on. Mirror and Hub are an address that accepts connections and says nothing."""
     root = tmp_path_factory.mktemp("signals")
     finished("hmlet-end", root / "run")
 
@@ -90,7 +90,13 @@ def end(command: str, places: dict[str, Path | str], here: Path, moment: float, 
     process = subprocess.Popen(
         [sys.executable, "-m", "hmlet", *words],
         cwd=here,
-        env={**os.environ, "TMPDIR": str(here / "tmp"), "HMLET_CACHE": str(here / "cache")},
+        env={
+            **os.environ,
+            "TMPDIR": str(here / "tmp"),
+            "HMLET_CACHE": str(here / "cache"),
+            "HF_ENDPOINT": str(places["nowhere"]),
+            "HF_TOKEN": "hf_none",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
