@@ -14,6 +14,7 @@ from hmlet.ranking.top_k import NO_ITEM
 
 LIST = 20  # items of the lists that are compared
 LOOKED_AT = 2000  # users, evenly over all of them: ranking everybody would keep the first visitor waiting
+ALIKE = 0.25  # two users are alike if their lists share more than this part
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class Notable:
     hits: npt.NDArray[np.int64]  # items of the list that the user has, but not in the training part
     held_out: npt.NDArray[np.int64]  # items that could have been hits
     usual: npt.NDArray[np.float64]  # the share of users who get an item, averaged over the items of the list
+    lists_UK: npt.NDArray[np.int64]
 
     def most_hits(self, count: int) -> list[int]:
         """The positions of users with the most hits; among equals, those with fewer items to hit come first."""
@@ -35,8 +37,22 @@ class Notable:
         return [int(at) for at in np.lexsort((self.users, -self.usual))[:count]]
 
     def most_surprising(self, count: int) -> list[int]:
-        """The positions of users who get what hardly anybody else gets."""
-        return [int(at) for at in np.lexsort((self.users, self.usual))[:count]]
+        """The positions of users who get what hardly anybody else gets, no two of them alike while others are left.
+
+        A small family gets a list of its own, and its members would otherwise take all the places.
+        """
+        order = np.lexsort((self.users, self.usual))
+        alike = np.zeros(len(order), dtype=bool)  # to one that is chosen
+        chosen: list[int] = []
+        for at in order.tolist():
+            if len(chosen) == count:
+                break
+            if not alike[at]:
+                chosen.append(at)
+                own = self.lists_UK[at][self.lists_UK[at] != NO_ITEM]
+                alike |= np.isin(self.lists_UK, own).sum(axis=1) > ALIKE * len(own)
+        taken = set(chosen)
+        return chosen + [at for at in order.tolist() if at not in taken][: count - len(chosen)]
 
 
 def notable(scored: Scored, data: Dataset) -> Notable:
@@ -51,4 +67,4 @@ def notable(scored: Scored, data: Dataset) -> Notable:
     hits = [int(np.isin(own, everything.row(user)).sum()) for own, user in zip(items_UK, users.tolist(), strict=True)]
     held_out = everything.counts[users] - train.counts[users]
     usual = share_I[items_UK].mean(axis=1) if items_UK.size else np.zeros(len(users))
-    return Notable(users, np.array(hits, dtype=np.int64), held_out, usual)
+    return Notable(users, np.array(hits, dtype=np.int64), held_out, usual, items_UK)
