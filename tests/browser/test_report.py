@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import hmlet
 from hmlet.analysis.study import analyse
 
 pytestmark = pytest.mark.browser
-FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 VIEWS = [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
 
 
@@ -31,15 +29,6 @@ def report(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     plain = make_run(folder / "plain", data, model="lightgcn", seed=1)
     runs = [hmlet.Run.open(run.path, data) for run in (gated, plain)]
     return hmlet.report(*runs, out=folder / "report.html")[0]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS.split())
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=VIEWS, ids=lambda view: f"{view[0]}-{view[1]}")
