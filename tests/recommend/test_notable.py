@@ -36,9 +36,16 @@ def test_the_most_surprising_are_not_one_family() -> None:
     others = np.array([[6, 7, 10, 11, 12, 13, 14, 15], [5, 6, 7, 20, 21, 22, 23, 24]])  # a quarter in common, and more
     lists_UK = np.concatenate([family, others])
     none = np.zeros(5, dtype=np.int64)
-    found = Notable(np.arange(5), none, none, np.array([0.1, 0.2, 0.3, 0.4, 0.5]), lists_UK)
+    usual = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    histories = [np.array([user, user + 10, user + 20, user + 30]) for user in range(5)]
+    found = Notable(np.arange(5), none, none, usual, lists_UK, histories)
     assert found.most_surprising(2) == [0, 3]
     assert found.most_surprising(4) == [0, 3, 1, 2]  # those who are alike come once nobody else is left
     assert found.most_surprising(9) == [0, 3, 1, 2, 4]
-    empty = Notable(np.arange(2), none[:2], none[:2], np.zeros(2), np.full((2, 8), NO_ITEM))
+    histories[3] = np.array([0, 10])  # all of it in the history of the first
+    assert Notable(np.arange(5), none, none, usual, lists_UK, histories).most_surprising(2) == [0, 1]
+    histories[3] = np.array([0, 13, 23, 33])  # a quarter
+    assert Notable(np.arange(5), none, none, usual, lists_UK, histories).most_surprising(2) == [0, 3]
+    nothing = [np.empty(0, np.int64)] * 2
+    empty = Notable(np.arange(2), none[:2], none[:2], np.zeros(2), np.full((2, 8), NO_ITEM), nothing)
     assert empty.most_surprising(2) == [0, 1]
