@@ -63,7 +63,7 @@ def page(browser: Any, server: Server, request: pytest.FixtureRequest) -> Iterat
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("request", lambda sent: None if sent.url.startswith(server.url) else foreign.append(sent.url))
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(60_000)  # the first visitor of the map waits until it is computed
     yield page
     assert (complaints, foreign) == ([], [])
     assert page.title() == "hmlet explorer"  # markup in a name would have changed it

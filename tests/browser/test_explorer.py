@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hmlet.api import Run
 pytestmark = pytest.mark.browser
 READY = "main:not([aria-busy])"
 PHONE = {"viewport": {"width": 360, "height": 740}}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 # Every view, with something that it must show.
 VIEWS = {
     "/": ".thirds .row",
@@ -320,15 +322,59 @@ def test_what_is_wrong_is_said_in_words(browser: Any, server: Server, address: s
     page.close()
 
 
+def test_a_service_with_a_token_asks_for_it(browser: Any, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("open-sesame")
+    server = Server(str(run.directory.path), "--token-file", str(tmp_path / "token")).wait_until_ready()
+    page = browser.new_page(base_url=server.url)
+    page.goto("/")
+    page.get_by_role("dialog").wait_for()
+    assert page.get_by_role("dialog").get_by_role("alert").count() == 0
+    page.locator("#token-value").fill("open-barley")
+    page.get_by_role("button", name="Continue").click()
+    page.get_by_text("The service did not accept that token.").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_text("The service shows nothing without its token.").wait_for()
+    page.get_by_role("button", name="Try again").click()
+    page.locator("#token-value").fill("open-sesame")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".thirds .row")
+    assert page.locator("#model").inner_text().startswith("hmlet-end on markup: ")
+    page.goto("/docs")  # it has the token already
+    page.wait_for_selector("details")
+    page.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("context", [PHONE, {**PHONE, "color_scheme": "dark"}, {}], ids=["phone", "dark", "wide"])
+def test_the_reference_sends_its_examples_and_axe_finds_nothing(
+    browser: Any, server: Server, context: dict[str, Any]
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = browser.new_page(base_url=server.url, **context)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.goto("/docs")
+    page.wait_for_selector("details")
+    for path in ("/v1/recommend", "/v1/users"):
+        operation = page.locator("details", has=page.locator("summary code", has_text=re.compile(f"^{path}$")))
+        operation.locator("summary").click()
+        operation.get_by_role("button", name="Send").click()
+        operation.get_by_text("200 OK").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+    found = axe.run(page, options={**RULES, "resultTypes": ["violations"]})
+    assert not found.response["violations"], found.generate_report()
+    assert complaints == []
+    page.close()
+
+
 @pytest.mark.parametrize(
     "page", [PHONE, {**PHONE, "color_scheme": "dark"}, {}], indirect=True, ids=["phone", "dark", "wide"]
 )
 def test_every_view_fits_its_screen_and_axe_finds_nothing(page: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
     width = page.viewport_size["width"]
     for address, shown in VIEWS.items():
         show(page, address, shown)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, address
-        found = axe.run(page, options={**rules, "resultTypes": ["violations"]})
+        found = axe.run(page, options={**RULES, "resultTypes": ["violations"]})
         assert not found.response["violations"], f"{address}: {found.generate_report()}"

@@ -14,6 +14,7 @@ from hmlet.ranking.top_k import NO_ITEM
 
 LIST = 20  # items of the lists that are compared
 LOOKED_AT = 2000  # users, evenly over all of them: ranking everybody would keep the first visitor waiting
+ALIKE = 0.25  # two users are alike if they share more than this part of their lists or of the smaller history
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,8 @@ class Notable:
     hits: npt.NDArray[np.int64]  # items of the list that the user has, but not in the training part
     held_out: npt.NDArray[np.int64]  # items that could have been hits
     usual: npt.NDArray[np.float64]  # the share of users who get an item, averaged over the items of the list
+    lists_UK: npt.NDArray[np.int64]
+    histories: list[npt.NDArray[np.integer]]  # the training items of each user
 
     def most_hits(self, count: int) -> list[int]:
         """The positions of users with the most hits; among equals, those with fewer items to hit come first."""
@@ -35,8 +38,29 @@ class Notable:
         return [int(at) for at in np.lexsort((self.users, -self.usual))[:count]]
 
     def most_surprising(self, count: int) -> list[int]:
-        """The positions of users who get what hardly anybody else gets."""
-        return [int(at) for at in np.lexsort((self.users, self.usual))[:count]]
+        """The positions of users who get what hardly anybody else gets, no two of them alike while others are left.
+
+        A small family gets a list of its own, and its members would otherwise take all the places.
+        """
+        order = np.lexsort((self.users, self.usual))
+        alike = np.zeros(len(order), dtype=bool)  # to one that is chosen
+        chosen: list[int] = []
+        for at in order.tolist():
+            if len(chosen) == count:
+                break
+            if not alike[at]:
+                chosen.append(at)
+                alike |= self._alike(at)
+        taken = set(chosen)
+        return chosen + [at for at in order.tolist() if at not in taken][: count - len(chosen)]
+
+    def _alike(self, at: int) -> npt.NDArray[np.bool_]:
+        """Which users are much like the one at a position."""
+        listed = self.lists_UK[at][self.lists_UK[at] != NO_ITEM]
+        own = self.histories[at]
+        shared = np.array([np.isin(each, own).sum() / max(1, min(len(each), len(own))) for each in self.histories])
+        found: npt.NDArray[np.bool_] = np.isin(self.lists_UK, listed).sum(axis=1) > ALIKE * len(listed)
+        return found | (shared > ALIKE)
 
 
 def notable(scored: Scored, data: Dataset) -> Notable:
@@ -51,4 +75,6 @@ def notable(scored: Scored, data: Dataset) -> Notable:
     hits = [int(np.isin(own, everything.row(user)).sum()) for own, user in zip(items_UK, users.tolist(), strict=True)]
     held_out = everything.counts[users] - train.counts[users]
     usual = share_I[items_UK].mean(axis=1) if items_UK.size else np.zeros(len(users))
-    return Notable(users, np.array(hits, dtype=np.int64), held_out, usual)
+    return Notable(
+        users, np.array(hits, dtype=np.int64), held_out, usual, items_UK, [train.row(user) for user in users.tolist()]
+    )

@@ -36,7 +36,8 @@ def _answer(material: Material) -> Card:
     """The card that leads the page: the answer in words, and the scores behind it."""
     first = answer(material) or "These runs have no test scores."
     scores = scores_table(material)
-    html = f'<p class="answer">{escape(first)}</p><p class="see">{escape(_about_gates(material))}</p>'
+    words = escape(first).replace(" %", "&nbsp;%")  # a number and its sign stay in one line
+    html = f'<p class="answer">{words}</p><p class="see">{escape(_about_gates(material))}</p>'
     return Card(html + ("" if scores is None else scores.html), kind="lead")
 
 

@@ -1,6 +1,8 @@
 // The service: one way to ask, with the token if it needs one.
 import { $ } from "./dom.js";
 
+/** What went wrong; `again` if it may go better next time. */
+const failure = (message, again) => Object.assign(new Error(message), { again });
 const wait = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 export async function call(path, body) {
@@ -11,10 +13,10 @@ export async function call(path, body) {
   try {
     response = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers });
   } catch {
-    throw new Error("The service does not answer. Is it still running?");
+    throw failure("The service does not answer. Is it still running?", true);
   }
   if (response.status === 401) {
-    await askToken();
+    if (token === sessionStorage.getItem("token")) await askToken(token); // else another call has asked for it meanwhile
     return call(path, body);
   }
   if (response.status === 202) { // it is being computed: ask until it is there
@@ -23,19 +25,22 @@ export async function call(path, body) {
   }
   const answer = await response.json();
   if (response.ok) return answer;
-  throw new Error(answer.error.message); // its hint is for those who write requests
+  throw failure(answer.error.message, response.status >= 500); // its hint is for those who write requests
 }
 
 let asking = null; // several calls may need the token at once; one dialog is enough
-function askToken() {
-  asking ??= new Promise((resolve) => {
-    $("#token-value").value = "";
-    $("#token").addEventListener("close", () => {
-      sessionStorage.setItem("token", $("#token-value").value);
+function askToken(refused) {
+  asking ??= new Promise((resolve, reject) => {
+    const dialog = $("#token");
+    $("#token-value").value = dialog.returnValue = "";
+    $("#token-refused").hidden = !refused;
+    dialog.addEventListener("close", () => {
       asking = null;
+      if (dialog.returnValue !== "continue") { reject(failure("The service shows nothing without its token.", true)); return; }
+      sessionStorage.setItem("token", $("#token-value").value);
       resolve();
     }, { once: true });
-    $("#token").showModal();
+    dialog.showModal();
   });
   return asking;
 }

@@ -2,7 +2,7 @@
 import { about } from "./api.js";
 import { chooser } from "./chooser.js";
 import { showCompare } from "./compare.js";
-import { $, count, empty, h, say, skeleton } from "./dom.js";
+import { $, count, empty, h, skeleton } from "./dom.js";
 import { showGates } from "./gates.js";
 import { showItem } from "./item.js";
 import { showMap } from "./map.js";
@@ -15,6 +15,14 @@ const VIEWS = { "": showStart, user: showUser, "what-if": showWhatIf, new: showN
 const NEEDS_ID = ["user", "what-if", "item", "compare"];
 const SKELETON_AFTER = 150; // milliseconds: what is faster than that only flickers
 
+/** What frames every view: the links to the views that the model has, and the model itself. */
+async function frame() {
+  const model = await about();
+  $("#model").textContent = `${model.model} on ${model.data.name}: ${count(model.data.users, "user")}, ${count(model.data.items, "item")}`;
+  $("[data-view=gates]").hidden = model.gated_layers.length === 0;
+  $("[data-view=map]").hidden = !model.mapped;
+}
+
 let shown = 0, leave = null;
 async function route() {
   const mine = ++shown, main = $("#main"), where = here();
@@ -24,6 +32,7 @@ async function route() {
     else link.removeAttribute("aria-current");
   }
   main.setAttribute("aria-busy", "true");
+  frame().catch(() => {}); // the view says what is wrong
   const loading = setTimeout(() => { if (mine === shown && !$("#moved")) main.replaceChildren(skeleton(3), h("div", { class: "columns" }, skeleton(9), skeleton(9))); }, SKELETON_AFTER);
   let content;
   try {
@@ -31,7 +40,7 @@ async function route() {
     if (!view) throw new Error(`The explorer has no page “${where.view}”.`);
     content = await view(where, where.view === main.dataset.view ? main : null);
   } catch (error) {
-    content = [empty("This cannot be shown", h("span", { role: "alert" }, error.message), h("a", { class: "button", href: "#/" }, "Back to the start"))];
+    content = [empty("This cannot be shown", h("span", { role: "alert" }, error.message), error.again && h("button", { type: "button", class: "quiet", click: route }, "Try again"), where.view !== "" && [" ", h("a", { class: "button", href: "#/" }, "Back to the start")])];
   }
   clearTimeout(loading);
   if (mine !== shown) { content.leave?.(); return; } // a later view has won
@@ -62,8 +71,3 @@ addEventListener("keydown", (event) => { // as on many pages, a slash goes to th
 
 $("#search").append(chooser("search", ["user", "item"], "Search users and items", "Search users and items", (side, id) => go(toNode(side, id)), { quiet: true }));
 route();
-about().then((model) => {
-  $("#model").textContent = `${model.model} on ${model.data.name}: ${count(model.data.users, "user")}, ${count(model.data.items, "item")}`;
-  $("[data-view=gates]").hidden = model.gated_layers.length === 0;
-  $("[data-view=map]").hidden = !model.mapped;
-}).catch((error) => say(error.message));

@@ -4,7 +4,7 @@ import { count, empty, h, s } from "./dom.js";
 import { address, go, toItem } from "./router.js";
 import { userHeading } from "./user.js";
 
-const LINE = 44; // pixels of a row
+const LINE = 44, GAP = 4; // pixels of a row, and what of it is space
 
 export async function showCompare({ parts: [id], value }) {
   const model = await about();
@@ -17,7 +17,7 @@ export async function showCompare({ parts: [id], value }) {
   const select = others.length > 1 && h("label", { class: "inline" }, "Compare with ", h("select", { id: "other", change: (event) => go(address("compare", [id], { run: event.target.value })) },
     others.map((each) => h("option", { value: each.name, selected: each === other && "" }, each.name))));
   return [
-    await userHeading(id, "compare", answer.name),
+    await userHeading(id, "compare"),
     h("section", { class: "card" },
       h("p", { class: "sentence" }, `The two lists share ${shared.size} of ${one.items.length} items. `, answer.held_out
         ? `Of ${count(answer.held_out, "held-out item")}, ${one.name} finds ${hits(one)} and ${other.name} ${hits(other)}.` : "No items of this user were held out, so there are no hits to compare."),
@@ -41,7 +41,7 @@ function lines(one, other) {
   one.items.forEach((each, from) => {
     const to = other.items.findIndex((entry) => entry.item === each.item);
     if (to < 0) return;
-    const [y0, y1] = [(from + 0.5) * LINE, (to + 0.5) * LINE];
+    const [y0, y1] = [from, to].map((at) => (at + 0.5) * LINE - GAP / 2);
     picture.append(s("path", { class: each.hit ? "is-hit" : "", "data-item": each.item, d: `M0 ${y0}C50 ${y0} 50 ${y1} 100 ${y1}`, "vector-effect": "non-scaling-stroke" }));
   });
   return h("div", { class: "lines-box" }, h("h2", { "aria-hidden": "true" }, " "), picture);

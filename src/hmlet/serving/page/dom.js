@@ -19,7 +19,10 @@ export const s = (tag, attributes, ...children) => make(document.createElementNS
 export const digits = (number) => (number === 0 ? "0" : number.toPrecision(3)).replace("-", "−");
 export const signed = (number) => (number > 0 ? "+" : "") + digits(number);
 export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-export const percent = (share) => `${Math.round(100 * share)} %`;
+/** A share in whole percent, as the sentences have it; below one they keep a digit, so that they differ. */
+export const percent = (share) => `${share > 0 && share < 0.0095 ? (100 * share).toFixed(1) : Math.round(100 * share)}%`;
+const ENDINGS = { one: "st", two: "nd", few: "rd", other: "th" }, ordinals = new Intl.PluralRules("en", { type: "ordinal" });
+export const ordinal = (number) => number.toLocaleString("en") + ENDINGS[ordinals.select(number)];
 
 export function say(text) {
   $("#status").textContent = text;

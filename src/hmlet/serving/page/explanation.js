@@ -49,5 +49,5 @@ export function explanation(why, back) {
       nonlinear && h("p", { class: "legend" }, h("span", {}, sample(false), "linear step"), h("span", {}, sample(true), "non-linear step"), h("span", {}, "%: how sure the gate is")),
       h("h3", {}, "What each layer adds"),
       waterfall("What each layer adds to the score", why.layers.map(({ layer, contribution }) => ({ label: `layer ${layer}`, value: contribution })), why.score)],
-    h("p", { class: "soft" }, `Both add up to the score, ${digits(why.score)}.`));
+    h("p", { class: "soft" }, `${why.layers.length > 1 ? "Both" : "The parts"} add up to the score, ${digits(why.score)}.`));
 }

@@ -27,7 +27,7 @@ export async function showGates({ value }) {
       h("p", { class: "soft" }, "Each dot is a user or an item. Above the dashed line, its gate chose the non-linear branch.")),
     h("div", { class: "tools" }, h("span", {}, h("label", { for: "layer" }, "Gate of "), select)),
     h("p", { class: "legend" }, legend), place,
-    h("p", { class: "soft" }, map.sample.length < map.nodes ? `${map.sample.length.toLocaleString("en")} of ${map.nodes.toLocaleString("en")} nodes, evenly along the order of degree` : `all ${map.nodes.toLocaleString("en")} nodes`), about];
+    h("p", { class: "soft" }, map.sample.length < map.nodes ? `${map.sample.length.toLocaleString("en")} of ${map.nodes.toLocaleString("en")} nodes, sampled evenly from the least to the most popular` : `All ${map.nodes.toLocaleString("en")} nodes`), about];
 }
 
 /** Round numbers between two, each a power of ten times one of `steps`; the two themselves where fewer lie between. */

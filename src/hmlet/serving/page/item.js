@@ -1,6 +1,6 @@
 // An item: its popularity, what is like it, who has it, and how the graph reaches it.
 import { about, node } from "./api.js";
-import { card, count, h, percent, s } from "./dom.js";
+import { card, count, h, ordinal, percent, s } from "./dom.js";
 import { rows } from "./lists.js";
 import { address, toItem, toUser } from "./router.js";
 
@@ -11,7 +11,7 @@ export async function showItem({ parts: [id] }) {
     h("div", { class: "heading" }, h("p", { class: "kicker" }, "Item"), h("h1", {}, id), item.name && h("p", { class: "soft" }, item.name),
       h("ul", { class: "facts" },
         h("li", {}, h("b", {}, item.degree.toLocaleString("en")), " training interactions"),
-        h("li", {}, h("b", {}, `${item.rank.toLocaleString("en")}.`), ` of ${count(item.of, "item")} by popularity`),
+        h("li", {}, h("b", {}, ordinal(item.rank)), ` of ${count(item.of, "item")} by popularity`),
         h("li", {}, h("b", {}, percent(item.degree / users)), " of users have it"),
         item.gates.map((gate) => h("li", {}, h("b", {}, gate.nonlinear ? "non-linear" : "linear"), ` at layer ${gate.layer} (${percent(gate.nonlinear ? gate.probability : 1 - gate.probability)})`))),
       h("p", { class: "actions" }, h("a", { class: "button primary", href: address("new", [[id]]) }, "Recommend to someone who has it"),
@@ -34,15 +34,18 @@ function reachWords(item, users, items) {
     + `Three: ${count(three, "more user")}${four ? `. Four: ${count(four, "more item")}` : ""}. A model of ${four ? "four" : "three"} layers sees ${percent((one + three) / users)} of the users from here.`;
 }
 
-function pathsPicture({ id, paths }) {
-  const [width, line] = [760, 30], height = Math.max(paths.far.length, paths.between.length, 1) * line + 20;
+function pathsPicture({ id, paths: { between, far: all, joined: pairs } }) {
+  const reached = [...new Set(pairs.map(([, to]) => to))].sort((one, other) => one - other); // the strongest users may not join all
+  const paths = { between, far: reached.map((to) => all[to]), joined: pairs.map(([at, to]) => [at, reached.indexOf(to)]) };
+  const wide = !matchMedia("(max-width: 60rem)").matches;
+  const [width, line] = [wide ? 1040 : 760, 30], height = Math.max(paths.far.length, paths.between.length, 1) * line + 20;
   const y = (at, of) => height / 2 + (at - (of - 1) / 2) * line;
   const short = (text) => (String(text).length > 26 ? `${String(text).slice(0, 25)}…` : String(text));
   const picture = s("svg", { class: "paths", viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `Two steps from ${id}: ${paths.far.map((each) => each.id).join(", ")}` });
   picture.style.minWidth = "560px";
   const curve = (x0, y0, x1, y1) => `M${x0} ${y0}C${(x0 + x1) / 2} ${y0} ${(x0 + x1) / 2} ${y1} ${x1} ${y1}`;
-  const [xs, xb, xf] = [150, 350, 540];
+  const [xs, xb, xf] = wide ? [200, 510, 820] : [150, 350, 540];
   paths.between.forEach((user, at) => picture.append(s("path", { class: "edge", d: curve(xs, height / 2, xb, y(at, paths.between.length)) })));
   const most = Math.max(...paths.far.map((each) => each.score), 1e-12);
   for (const [at, to] of paths.joined) picture.append(s("path", { class: "edge", "stroke-width": 0.8 + (1.6 * paths.far[to].score) / most, d: curve(xb, y(at, paths.between.length), xf, y(to, paths.far.length)) }));

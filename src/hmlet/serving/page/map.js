@@ -27,7 +27,7 @@ export async function showMap({ value }) {
   if (!model.mapped) return [empty("There is no map of this model", `${model.model} learns no embeddings with a direction, so nothing can be laid out.`)];
   const [data, labels] = await Promise.all([once("/v1/explore/map"), once("/v1/explore/labels")]);
   const canvas = h("canvas", { class: "points" }), overlay = h("canvas", { class: "names" });
-  const inView = h("ul", { class: "rows", id: "in-view", tabindex: "0", "aria-label": "Points in view" }), total = h("p", { class: "soft", role: "status" });
+  const inView = h("ul", { class: "rows grid", id: "in-view", tabindex: "0", "aria-label": "Points in view" }), total = h("p", { class: "soft", role: "status" });
   const about_ = h("div", { id: "about" }), legend = h("p", { class: "legend", id: "map-legend" }), tip = h("div", { class: "tip", hidden: "" });
   const box = h("div", { class: "plane", id: "plane", tabindex: "0", role: "application", "aria-label": "Map of the embeddings. Arrow keys move, plus and minus zoom, Enter chooses the most popular point near the middle. The list below has the points in view." }, canvas, overlay, tip);
   const plane = new Plane(canvas, overlay, { x: Float32Array.from(data.x, (v) => v / 65535), y: Float32Array.from(data.y, (v) => 1 - v / 65535), users: data.users, weight: Uint32Array.from(data.degree) });
@@ -95,7 +95,7 @@ export async function showMap({ value }) {
     plane.near = [];
     state.node = at >= 0 ? key(at) : "";
     filter();
-    if (at < 0) { about_.replaceChildren(h("p", { class: "soft" }, "Choose a point to see its neighbours.")); keep(); return; }
+    if (at < 0) { about_.replaceChildren(h("p", {}, "Choose a point to see its neighbours."), h("p", { class: "soft" }, "Drag to move, scroll or pinch to zoom.")); keep(); return; }
     about_.replaceChildren(h("h2", {}, plane.label(at)), h("p", { class: "soft" }, "Looking for its neighbours …"));
     if (fly) flyTo(at);
     keep();
@@ -189,7 +189,7 @@ export async function showMap({ value }) {
     legend,
     h("div", { class: "mapped" }, h("div", {}, box), h("div", { class: "card", "aria-live": "polite" }, about_)),
     h("section", { class: "card" }, h("h2", {}, "In view"), total, inView),
-    h("p", { class: "soft" }, `${data.nodes ? `${count(plane.count, "node")}, evenly along the order of degree` : `All ${count(plane.count, "node")}`}, laid out by t-SNE: what is close together has similar embeddings. Distances between groups mean little.`),
+    h("p", { class: "soft" }, `${data.nodes ? `${count(plane.count, "node")}, sampled evenly from the least to the most popular` : `All ${count(plane.count, "node")}`}, laid out by t-SNE: what is close together has similar embeddings. Distances between groups mean little.`),
   ];
   if (state.at) { const [x, y, zoomed] = state.at.split(" ").map(Number); if ([x, y, zoomed].every(Number.isFinite)) { Object.assign(plane.camera, { x, y, zoom: Math.max(0.8, Math.min(400, zoomed)) }); plane._keepInside(); } }
   const watcher = new ResizeObserver(() => { plane.resize(); list(); });

@@ -1,5 +1,5 @@
 // The path of a user and an item through the layers, with the branches that the gates chose.
-import { s } from "./dom.js";
+import { percent, s } from "./dom.js";
 
 /** A straight line, or a wave: the branch shows without its colour. */
 export function step(x0, x1, y, nonlinear) {
@@ -26,10 +26,10 @@ export function pathPicture(why) {
     for (const { layer } of why.layers) {
       const choice = gates.get(layer)?.[lane], waves = choice?.branch === "non-linear";
       if (layer > 0) picture.append(s("path", { class: `step ${waves ? "nonlinear" : ""}`, d: step(x(layer - 1) + 9, x(layer) - 9, y, waves) }));
-      if (choice) picture.append(s("text", { x: (x(layer - 1) + x(layer)) / 2, y: y - 14, "text-anchor": "middle" }, `${Math.round(100 * choice.probability)} %`));
+      if (choice) picture.append(s("text", { x: (x(layer - 1) + x(layer)) / 2, y: y - 14, "text-anchor": "middle" }, percent(choice.probability)));
     }
     for (const { layer } of why.layers) picture.append(s("circle", { class: "node", cx: x(layer), cy: y, r: 7 }));
   }
-  for (const { layer } of why.layers) picture.append(s("text", { x: x(layer), y: 124, "text-anchor": "middle" }, layer ? `layer ${layer}` : "start"));
+  for (const { layer } of why.layers) picture.append(s("text", { x: x(layer), y: 124, "text-anchor": "middle" }, `layer ${layer}`));
   return picture;
 }

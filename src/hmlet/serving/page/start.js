@@ -19,8 +19,8 @@ export async function showStart() {
     h("div", { class: "thirds" },
       start.hits.length > 0 && group("Most hits", `Their best ${start.list_length} contain the most items that were held out from training.`,
         start.hits, (user) => `${user.hits} of ${user.held_out} found`),
-      group("Most surprising", "They get what hardly anyone else gets.", start.surprising, (user) => `list shared by ${percent(user.usual)}`),
-      group("Most typical", "They get what everyone gets.", start.typical, (user) => `list shared by ${percent(user.usual)}`)),
+      group("Most surprising", "They get what hardly anyone else gets: their items are in few other lists.", start.surprising, (user) => `in ${percent(user.usual)} of lists`),
+      group("Most typical", "They get what everyone gets: their items are in many other lists.", start.typical, (user) => `in ${percent(user.usual)} of lists`)),
     h("div", { class: "thirds" }, ways.map(([href, title, text]) =>
       h("a", { class: "card way", href }, h("h2", {}, title), h("p", { class: "soft" }, text)))),
     h("section", { class: "card" }, h("h2", {}, "Most popular items"),

@@ -21,7 +21,7 @@ export function waterfall(caption, parts, total) {
       h("td", { class: "value" }, kind === "total" ? digits(each.value) : signed(each.value)),
       h("td", { class: "track", "aria-hidden": "true" }, h("div", {}, zero, bar), each.note && h("small", {}, each.note)));
   };
-  return h("table", { class: "waterfall" }, h("caption", { class: "hidden" }, caption),
+  return h("table", { class: "waterfall" }, h("caption", { class: "hidden" }, caption), h("colgroup", {}, ["label", "amount", "picture"].map((name) => h("col", { class: name }))),
     h("thead", { class: "hidden" }, h("tr", {}, ["part", "amount", "picture"].map((text) => h("th", { scope: "col" }, text)))),
     h("tbody", {}, steps.map((each) => row(each, each.from, each.to, each.value < 0 ? "against" : "for")),
       row({ label: "score", value: total }, 0, total, "total")));

@@ -50,7 +50,7 @@ export async function showNew({ raw: [text], query }, previous) {
   const to = (items, taken) => go(address("new", items.length ? [items] : [], { without: taken }));
   const pick = (item) => (own.includes(item) ? to(own, without.filter((each) => each !== item)) : to([...own, item], without));
   const heading = h("div", { class: "heading" }, h("p", { class: "kicker" }, "Someone new"), h("h1", {}, "What would you recommend to a stranger?"),
-    h("p", { class: "soft" }, "The model has never seen this person. It reads an embedding off the items they have."));
+    h("p", { class: "soft" }, "The model has never seen this person. It computes an embedding from the items they have."));
   if (!own.length) {
     const popular = (await call("/v1/explore/start")).popular;
     return [heading, chooser("item", ["item"], "What do they have?", "Type an item to add it", (side, item) => pick(item)),
@@ -67,7 +67,7 @@ export async function showNew({ raw: [text], query }, previous) {
 
 async function page(heading, title, moves, previous, { own, add, without, pick, change, reset, forget }) {
   const changed = add.length + without.length > 0;
-  const names = forget ? await Promise.all(own.slice(0, 30).map(withName)) : [];
+  const names = forget ? await Promise.all(own.filter((item) => !without.includes(item)).slice(0, 30).map(withName)) : [];
   const result = h("div", {});
   const content = movedList(moves, changed).flat(2).filter(Boolean);
   if (previous) result.append(...previous.querySelectorAll("#moved > div > *")); // the rows slide from where they were
@@ -79,5 +79,5 @@ async function page(heading, title, moves, previous, { own, add, without, pick, 
       h("p", { class: "soft" }, "Choose an item to take it away, and again to give it back."),
       h("p", { class: "actions" }, changed && h("a", { class: "button", href: reset }, "Undo all"), forget && h("a", { class: "button", href: address("new") }, "Start over"), share()),
       names.some((each) => each.name) && h("ul", { class: "rows", "aria-label": title, tabindex: "0" }, names.map((each) => h("li", {}, h("div", { class: "row" }, named(each.item, each.name)))))),
-    h("section", { class: "card", id: "moved", "aria-live": "polite" }, h("h2", {}, "Recommended ", h("span", { class: "note" }, changed ? "and how far each has moved" : `best ${moves.items.length}`)), result))];
+    h("section", { class: "card", id: "moved", "aria-live": "polite" }, h("h2", {}, "Recommended ", h("span", { class: "note" }, changed ? "and how each has moved" : `best ${moves.items.length}`)), result))];
 }

@@ -10,6 +10,9 @@ function h(name, attributes = {}, ...children) {
   return element;
 }
 
+/** Text whose `code` is code. */
+const prose = (text) => text.split("`").map((part, at) => (at % 2 ? h("code", {}, part) : part));
+
 function authorization() {
   const token = sessionStorage.getItem("token"); // the explorer's
   return token ? { Authorization: `Bearer ${token}` } : {};
@@ -35,15 +38,18 @@ function typeOf(api, schema) {
   return schema.type === "array" ? `list of ${typeOf(api, schema.items ?? {})}` : schema.type ?? "anything";
 }
 
+/** A title that is the name of a class, as words: ForUsers becomes "For users". */
+const words = (title = "") => title.replace(/(?!^)[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
+
 /** The fields of a body, with their types and what they mean. */
 function fields(api, schema) {
   const found = resolve(api, schema);
   const choices = found.oneOf ?? found.anyOf;
-  if (choices) return choices.flatMap((each) => fields(api, each));
+  if (choices) return choices.flatMap((each) => [h("h3", {}, words(resolve(api, each).title)), ...fields(api, each)]);
   const rows = Object.entries(found.properties ?? {}).map(([name, field]) => h("tr", {},
     h("td", {}, h("code", {}, name)),
     h("td", {}, typeOf(api, field) + (found.required?.includes(name) ? "" : " (optional)")),
-    h("td", {}, field.description ?? "")));
+    h("td", {}, ...prose(field.description ?? ""))));
   return [h("table", { "aria-label": found.title ?? "fields" }, ...rows)];
 }
 
@@ -56,18 +62,23 @@ function operation(api, path, method, about) {
   const schema = about.requestBody?.content["application/json"].schema;
   const samples = schema ? examples(api, schema) : [];
   const body = h("textarea", { spellcheck: "false", "aria-label": "Body" });
-  body.value = JSON.stringify(samples[0] ?? {}, null, 2);
+  const fill = (sample) => {
+    body.value = JSON.stringify(sample, null, 2);
+    body.rows = body.value.split("\n").length + 1;
+  };
+  fill(samples[0] ?? {});
   const answer = h("pre", { "aria-live": "polite", tabindex: "0", "aria-label": "Answer" });
-  const form = h("form", {},
-    ...parameters.map((each) => h("label", {}, `${each.name}: ${each.type}${each.required ? "" : " (optional)"}`, each.input)),
-    ...(schema ? [...fields(api, schema), h("label", {}, "Body", body)] : []), h("button", {}, "Send"), answer);
+  const [first, ...rest] = (about.description ?? "").split("\n\n").map((text) => text.replaceAll("\n", " "));
+  const form = h("form", {}, ...rest.map((text) => h("p", {}, ...prose(text))),
+    ...parameters.map((each) => h("label", {}, `${each.name} `, h("small", {}, `${each.type}${each.required ? "" : ", optional"}`), each.input)),
+    ...(schema ? [...fields(api, schema), h("label", {}, "Body", body)] : []), h("button", { class: "send" }, "Send"), answer);
   if (samples.length > 1) {
     const choose = samples.map((sample, at) => {
       const button = h("button", { type: "button" }, `Example ${at + 1}`);
-      button.addEventListener("click", () => { body.value = JSON.stringify(sample, null, 2); });
+      button.addEventListener("click", () => fill(sample));
       return button;
     });
-    body.parentElement.before(...choose);
+    body.parentElement.before(h("div", { class: "samples" }, ...choose));
   }
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -87,14 +98,14 @@ function operation(api, path, method, about) {
     }
   });
   return h("details", {},
-    h("summary", {}, h("b", {}, method.toUpperCase()), h("code", {}, path), (about.description ?? "").split("\n")[0]), form);
+    h("summary", {}, h("b", { class: method }, method.toUpperCase()), h("code", {}, path), h("span", {}, ...prose(first))), form);
 }
 
 async function show() {
   const response = await fetch("/openapi.json", { headers: authorization() });
   $("#access").hidden = response.status !== 401;
   if (response.status === 401) {
-    $("#about").textContent = "This service asks for a token.";
+    $("#about").textContent = sessionStorage.getItem("token") ? "The service did not accept that token." : "This service asks for a token.";
     return;
   }
   const api = await response.json();
@@ -102,7 +113,7 @@ async function show() {
     $("#about").textContent = api.error.message;
     return;
   }
-  $("#about").textContent = `${api.info.title} ${api.info.version}. ${api.info.description}`;
+  $("#about").replaceChildren(...prose(`${api.info.title} ${api.info.version}. ${api.info.description}`));
   const groups = {};
   for (const [path, methods] of Object.entries(api.paths)) {
     for (const [method, about] of Object.entries(methods)) {
