@@ -173,6 +173,9 @@ def test_a_sentence_names_the_three_strongest_and_what_balances_them() -> None:
         "x scores -2 for u: i0 (-0.9), i1 (-0.5) and i2 (-0.1) speak most against it, 75% of the score together, "
         "the rest is other items and the user's own embedding."
     )
+    assert sentence({**parts, "score": -0.9001, "carried_by": against[:1]}) == (
+        "x scores -0.9 for u: i0 (-0.9) speaks against it, 100% of the score."
+    )
     assert (
         sentence({**parts, "score": 0.0, "carried_by": against[:1]}) == "x scores 0 for u: i0 (-0.9) speaks against it."
     )

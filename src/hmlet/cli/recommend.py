@@ -130,7 +130,7 @@ def explain(
         f"remainder {_digits(parts['remainder'], '+')}, "
         f"score {_digits(parts['score'])}"
     )
-    print_line("(the remainder comes from the user's own embedding and from interactions between items)")
+    print_line("(the remainder comes from the user's own embedding and from effects that items have only together)")
 
 
 @app.command()

@@ -163,6 +163,8 @@ def _reason(parts: Parts, sign: int) -> str:
         return words
     share = sum(each["contribution"] for each in named) / score
     amount = f"{share:.0%} of the score" if len(named) == 1 else f"{share:.0%} of the score together"
+    if f"{share:.0%}" == "100%":
+        return f"{words}, {amount}"
     balance = "the rest is" if share <= 1 else "balanced by"
     rest = ["other items"] if len(parts["carried_by"]) > len(named) else []
     if parts["remainder"]:

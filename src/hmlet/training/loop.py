@@ -198,12 +198,12 @@ def _best(
 
     def told(comparing: float, training: float) -> None:
         first = recipes[0].train.loss
-        tell(f"the comparison takes about {duration(comparing)}, a training by {first} then {duration(training)}")
+        tell(f"the comparison takes about {duration(comparing)}, training with {first} another {duration(training)}")
 
     compared = compare(data, recipes, parts, device, ranks, told)
     worths = {each.recipe.train.loss: each.ndcg for each in compared}
     chosen = compared[0]
-    why = "" if chosen.ndcg == max(worths.values()) else ", which is as good within the error and trains faster"
+    why = "" if chosen.ndcg == max(worths.values()) else ", which trains faster; the difference may be chance"
     reached = ", ".join(f"{loss} {ndcg:.4f}" for loss, ndcg in worths.items())
     tell(f"NDCG@20: {reached}; going on with {chosen.recipe.train.loss}{why}")
     return chosen.recipe, worths
