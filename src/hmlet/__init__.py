@@ -12,8 +12,6 @@ from hmlet.version import VERSION as __version__
 
 TYPE_CHECKING = False  # type checkers take it for true; typing itself would be most of the time of `import hmlet`
 if TYPE_CHECKING:
-    from typing import Any
-
     from hmlet import callbacks as callbacks
     from hmlet.analysis.result import Analysis
     from hmlet.api import (
@@ -144,7 +142,7 @@ def __dir__() -> list[str]:
 
 if not TYPE_CHECKING:  # a type checker would take it for every name that there is not
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name == "callbacks":
             return import_module("hmlet.callbacks")
         if name not in _HOMES:
