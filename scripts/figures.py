@@ -14,8 +14,9 @@ from pathlib import Path
 from scipy.stats import t as student
 
 from hmlet.reproduction.board import load_arms, read_board
-from hmlet.reproduction.cells import CAMPAIGN, OURS, RIVAL, TABLES, arm_label, title
-from hmlet.reproduction.differences import HIGHER, LOWER, differences
+from hmlet.reproduction.carriers import leads
+from hmlet.reproduction.cells import CAMPAIGN, OURS, RIVAL, TABLES, title
+from hmlet.reproduction.differences import HIGHER, LOWER
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import Records
 from hmlet.reproduction.tables import Row, Tables
@@ -24,17 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 DATASETS = ("gowalla", "yelp2018", "amazon-book-29k", "debian")
 ABLATED = ("gowalla", "yelp2018", "debian")
-# The arms of the ablation in the words of docs/reproduction.md, as group and label.
-ARMS = {
-    "HMLET(End) as it is": ("gates", "trained"),
-    "every node non-linear": ("gates", "all non-linear"),
-    "random, frozen gates": ("gates", "random and frozen"),
-    "every node linear": ("gates", "all linear"),
-    "no shortcut to layer 0": ("input of the non-linear branch", "gated"),
-    "no dropout, both": ("edge dropout", "0.0"),
-    **{f"D = {size}, both": ("embedding size", f"{size}") for size in (64, 128, 256, 512)},
-}
-WIDTH, LEFT, RIGHT, ROW_HEIGHT, HEAD, FOOT = 760, 210, 90, 24, 44, 40
+WIDTH, LEFT, RIGHT, ROW_HEIGHT, HEAD, FOOT = 760, 280, 90, 24, 44, 40
 # The panel has its own ground, so it can be read on any page, light or dark.
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#1b1f24}.t{font-weight:600;font-size:14px}.m{fill:#57606a}"
@@ -140,12 +131,6 @@ def lead(tables: Mapping[str, Tables]) -> str:
 
 def carriers(each: Tables) -> str:
     """The lead that each arm of the ablation leaves."""
-    plain = each.arms["edge dropout", arm_label("0.4", RIVAL)]
-    pairs = [
-        (each.arms[group, label], each.arms.get((group, arm_label(label, RIVAL)), plain))
-        for group, label in ARMS.values()
-    ]
-    found = differences([(ours.by_seed(), rival.by_seed()) for ours, rival in pairs])
     points = [
         Point(
             label,
@@ -153,7 +138,7 @@ def carriers(each: Tables) -> str:
             "not run" if gap.percent is None else f"{gap.percent:+.2f} %",
             filled=gap.verdict in (HIGHER, LOWER),
         )
-        for label, gap in zip(ARMS, found, strict=True)
+        for label, gap in leads(each).items()
     ]
     axis = "lead over LightGCN in test NDCG@20, %"
     return dots(f"What carries the lead on {title(each.dataset)}", points, axis, "filled: clear over seeds", zero=True)

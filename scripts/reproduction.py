@@ -15,8 +15,9 @@ from pathlib import Path
 
 from hmlet.models import MODELS
 from hmlet.reproduction.board import board_sheet, load_arms, read_board
-from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, arm_label, title
-from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR, differences
+from hmlet.reproduction.carriers import CARRIERS, leads
+from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, title
+from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR
 from hmlet.reproduction.markdown import fill, sheet_markdown
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import SEARCH_FOLDER, Records, unpack
@@ -34,18 +35,6 @@ DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "board.md", ROOT
 OWN: dict[str, dict[str, object]] = {
     "yelp2018": {"train.epochs": 800},
     "debian": {"train.epochs": 30, "train.batch_size": 4096, "train.l2": 1e-4, "model.gate_warmup": 10},
-}
-# What may carry the lead, and the arm of the ablation that takes it away or leaves it alone.
-CARRIERS = {
-    "HMLET(End) as it is": ("gates", "trained"),
-    "gates: every node non-linear": ("gates", "all non-linear"),
-    "gates: layer 3 non-linear, layer 4 linear": ("gates", "layer 3 non-linear, layer 4 linear"),
-    "gates: random and frozen": ("gates", "random and frozen"),
-    "gates: every node linear": ("gates", "all linear"),
-    "no shortcut to layer 0": ("input of the non-linear branch", "gated"),
-    "no dropout, both": ("edge dropout", "0.0"),
-    "spectral start, both": ("start", "spectral"),
-    **{f"D = {size}, both": ("embedding size", f"{size}") for size in (64, 128, 256, 512)},
 }
 DATASETS = ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k", "debian")
 
@@ -111,15 +100,9 @@ def carriers_sheet(tables: Sequence[Tables]) -> Sheet:
     """The lead over LightGCN that each arm of the ablation leaves, in brackets where the seeds do not show one."""
     columns: list[list[str]] = []
     for each in tables:
-        plain = each.arms["edge dropout", arm_label("0.4", RIVAL)]
-        pairs = [
-            (each.arms[group, label], each.arms.get((group, arm_label(label, RIVAL)), plain))
-            for group, label in CARRIERS.values()
-        ]
-        found = differences([(ours.by_seed(), rival.by_seed()) for ours, rival in pairs])
-        leads = [(MISSING if lead.percent is None else f"{lead.percent:+.2f} %", lead.verdict) for lead in found]
-        columns.append([f"({told})" if verdict in (UNCLEAR, FEW) else told for told, verdict in leads])
-    rows = [[told, *leads] for told, *leads in zip(CARRIERS, *columns, strict=True)]
+        found = [(MISSING if lead.percent is None else f"{lead.percent:+.2f} %", lead) for lead in leads(each).values()]
+        columns.append([f"({told})" if lead.verdict in (UNCLEAR, FEW) else told for told, lead in found])
+    rows = [[told, *told_leads] for told, *told_leads in zip(CARRIERS, *columns, strict=True)]
     return Sheet("", "", [f"lead over {RIVAL_TITLE}", *(title(each.dataset) for each in tables)], rows)
 
 

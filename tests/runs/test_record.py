@@ -137,13 +137,19 @@ def git(root: Path, *arguments: str) -> str:
     return subprocess.run(["git", *identity, *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_checkout_has_its_commit_and_whether_src_was_changed(tmp_path: Path) -> None:
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkout with one commit."""
     root = tmp_path.resolve()
     (root / "src").mkdir()
     (root / "src" / "code.py").write_text("1\n")
     git(root, "init", "-q")
     git(root, "add", ".")
     git(root, "commit", "-q", "-m", "first")
+    return root
+
+
+def test_a_checkout_has_its_commit_and_whether_src_was_changed(root: Path) -> None:
     commit = git(root, "rev-parse", "HEAD").strip()
     (root / "results").mkdir()
     (root / "results" / "new.json").write_text("{}")  # what a campaign writes is no change of the code
@@ -155,14 +161,8 @@ def test_a_checkout_has_its_commit_and_whether_src_was_changed(tmp_path: Path) -
     assert checkout(root.parent / "nowhere") == (None, None)
 
 
-def test_looking_at_a_checkout_does_not_lock_it(tmp_path: Path) -> None:
+def test_looking_at_a_checkout_does_not_lock_it(root: Path) -> None:
     """By default `git status` writes what it saw of the files to the index, under a lock that a signal may leave."""
-    root = tmp_path.resolve()
-    (root / "src").mkdir()
-    (root / "src" / "code.py").write_text("1\n")
-    git(root, "init", "-q")
-    git(root, "add", ".")
-    git(root, "commit", "-q", "-m", "first")
     os.utime(root / "src" / "code.py", (1, 1))
     index = (root / ".git" / "index").read_bytes()
     assert checkout(root)[1] is True

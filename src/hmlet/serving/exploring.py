@@ -32,6 +32,7 @@ from hmlet.recommend.surroundings import paths, reach
 from hmlet.recommend.what_if import what_if
 from hmlet.serving import explorer_schemas as schemas
 from hmlet.serving.failures import Refusal
+from hmlet.serving.replies import origin
 from hmlet.serving.schemas import ID_LENGTH, ServedData
 from hmlet.serving.service import Service
 from hmlet.serving.state import Served
@@ -318,7 +319,7 @@ class Explorer:
         except TimeoutError:
             waiting = schemas.Preparing(preparing=what).model_dump_json()
             return Response(waiting, 202, {"retry-after": "1"}, "application/json")
-        return Response(content, media_type="application/json", headers={"x-hmlet-run": served.name})
+        return Response(content, media_type="application/json", headers=origin(served))
 
 
 def _name(run: Recommender) -> str:
@@ -326,7 +327,7 @@ def _name(run: Recommender) -> str:
 
 
 def _answer(value: BaseModel, served: Served) -> Response:
-    return Response(value.model_dump_json(), media_type="application/json", headers={"x-hmlet-run": served.name})
+    return Response(value.model_dump_json(), media_type="application/json", headers=origin(served))
 
 
 def add_explorer(app: FastAPI, service: Service) -> Explorer:
