@@ -15,6 +15,6 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
-from hmlet.graph.kernels import triton_gate, triton_mlp, triton_product  # noqa: E402
+from hmlet.graph.kernels import triton_gate, triton_mlp, triton_product, triton_readout  # noqa: E402
 
-__all__ = ["DEVICE", "triton_gate", "triton_mlp", "triton_product"]
+__all__ = ["DEVICE", "triton_gate", "triton_mlp", "triton_product", "triton_readout"]

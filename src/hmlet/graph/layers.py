@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from hmlet.graph.kernels import launching
+from hmlet.graph.kernels.parts import part
 from hmlet.system.ranks import ALONE, Ranks
 
 JoinedBy = Literal["mean", "concatenation", "last"]
@@ -34,8 +36,15 @@ class Layers:
 
     def factors(self, rows_R: Tensor | None = None) -> Tensor:
         """The factors of some nodes (all of them without `rows_R`), whose dot products are scores: R × F."""
-        joined_RF = self._joined(rows_R)
-        return joined_RF if self.similarity == "dot" else unit_rows(joined_RF, self.ranks)
+        if self.similarity == "dot":
+            return self._joined(rows_R)
+        if rows_R is None and self._fused():
+            from hmlet.graph.kernels.triton_readout import UnitMeans
+
+            with part("readout and loss"):
+                unit_ND: Tensor = UnitMeans.apply(SHORTEST, *self.embeddings_ND)  # type: ignore[no-untyped-call]
+            return unit_ND
+        return unit_rows(self._joined(rows_R), self.ranks)
 
     def parts(self) -> list[Tensor]:
         """What each layer brings to the factors, which are their sum: N × F each."""
@@ -47,6 +56,12 @@ class Layers:
             return joined
         length_N1 = torch.linalg.vector_norm(torch.stack(joined).sum(dim=0), dim=1, keepdim=True)
         return [each_NF / length_N1.clamp_min(SHORTEST) for each_NF in joined]
+
+    def _fused(self) -> bool:
+        """Whether one kernel can make cosines' factors of all nodes: with Triton, of all columns of averaged layers."""
+        first_ND = self.embeddings_ND[0]
+        whole = self.joined_by == "mean" and self.ranks.size == 1
+        return whole and launching.triton_runs(first_ND) and first_ND.dtype == torch.float32
 
     def _joined(self, rows_R: Tensor | None) -> Tensor:
         if self.joined_by == "last":

@@ -166,9 +166,8 @@ class Softmax(Tempered[Pairs]):
 
     def forward(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Terms:
         own = self._value(self._compare(layers, batch, n_users, ranks)) / len(batch.user)
-        users_BD, items_BD = (
-            layers.initial_ND.index_select(0, rows) for rows in (batch.user, n_users + batch.positive.flatten())
-        )
+        rows_RD = layers.initial_ND.index_select(0, self.nodes(batch, n_users))
+        users_BD, items_BD = torch.split(rows_RD, [len(batch.user), batch.positive.numel()])
         norms = users_BD.square().sum() / len(users_BD) + items_BD.square().sum() / len(items_BD)
         return Terms(*ranks.total(own, norms))
 
@@ -192,7 +191,7 @@ class Softmax(Tempered[Pairs]):
             if self.counts_own:
                 completing = Own(score_MP[:, 0], batch.positive[mine, 0], batch.others)
 
-        items_JF = table_TF[:count]
+        items_JF = table_TF if count == len(table_TF) else table_TF[:count]  # a slice of all would copy its gradient
         sums = partial(self._log_sums, layers, users_MF, items_JF, own=completing, weight=weight)
         return Compared(users_MF, score_MP, items_JF, sums, 1 / weight, temperature, block_type(layers, users_MF))
 

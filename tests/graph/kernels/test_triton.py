@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor, nn
-from triton_here import DEVICE, triton_gate, triton_mlp, triton_product
+from triton_here import DEVICE, triton_gate, triton_mlp, triton_product, triton_readout
 
 from hmlet.config import resolve
 from hmlet.graph.kernels import (
@@ -26,6 +26,7 @@ from hmlet.graph.kernels import (
     gumbel_softmax,
     head,
     launching,
+    log_sums,
     mean_margins,
     mix,
     norm_dropout_relu,
@@ -33,6 +34,7 @@ from hmlet.graph.kernels import (
 )
 from hmlet.graph.kernels.torch_product import TorchOperator
 from hmlet.graph.kernels.triton_product import TritonOperator
+from hmlet.graph.layers import SHORTEST, Layers
 from hmlet.losses.bpr import triplet_margins
 from hmlet.losses.sampling import TripletSampler
 from hmlet.models.base import Pass
@@ -492,3 +494,58 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
         torch.testing.assert_close(
             gradients[1][name], expected, rtol=1e-4, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+@TYPES
+@pytest.mark.parametrize(("n_layers", "columns"), [(1, 5), (3, 8), (5, 33)])
+def test_unit_means_and_their_gradients(n_layers: int, columns: int, dtype: torch.dtype) -> None:
+    """Eleven rows, one of them zeros; e⁰ is float32, the other layers are of the type that is stored."""
+    made = [normal(11, columns, seed=seed, dtype=dtype if seed else torch.float32) for seed in range(n_layers)]
+    for layer in made:
+        layer[4] = 0.0
+        layer.requires_grad_()
+    grad_ND = normal(11, columns, seed=9)
+    found_ND = Layers(made, made[0], similarity="cosine").factors()
+    found_ND.backward(grad_ND)  # type: ignore[no-untyped-call]
+
+    exact = [layer.detach().double().cpu().requires_grad_() for layer in made]
+    mean_ND = sum(exact[1:], exact[0]) / n_layers
+    expected_ND = mean_ND / mean_ND.norm(dim=1, keepdim=True).clamp_min(SHORTEST)
+    others = torch.arange(11) != 4
+    expected_ND[others].backward(grad_ND.double().cpu()[others])
+    assert found_ND.dtype == torch.float32
+    assert (found_ND.detach().double().cpu() - expected_ND.detach()).abs().max() < 8 * 2.0**-24
+    for layer, oracle in zip(made, exact, strict=True):
+        assert layer.grad is not None
+        assert oracle.grad is not None
+        assert layer.grad.dtype == layer.dtype
+        error_ND = (layer.grad.double().cpu() - oracle.grad).abs()[others]
+        assert error_ND.max() <= (ROUNDOFF[layer.dtype] + columns * 2.0**-24) * 2 * oracle.grad.abs().max()
+        # Of a row of zeros the length is taken to be the shortest.
+        torch.testing.assert_close(
+            layer.grad[4].float(), grad_ND[4] / n_layers / SHORTEST, rtol=4 * ROUNDOFF[layer.dtype], atol=0.0
+        )
+
+
+@TYPES
+@pytest.mark.parametrize("n_items", [7, 64, 150])
+def test_exponentials_and_their_sums(n_items: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_readout, "SCORES", 64)
+    scores_MJ = normal(5, n_items, seed=3, dtype=dtype)
+    scores_MJ[2, 1:4] = -torch.inf
+    expected_MJ = scores_MJ.double().cpu().exp()
+    sum_M = triton_readout.exponentials(scores_MJ)
+    assert (scores_MJ.double().cpu() - expected_MJ).abs().max() <= (ROUNDOFF[dtype] + 2.0**-21) * expected_MJ.max()
+    assert not scores_MJ[2, 1:4].any()
+    torch.testing.assert_close(sum_M.double().cpu(), expected_MJ.sum(dim=1), rtol=2.0**-20, atol=0.0)
+
+
+def test_log_sums_with_triton_are_those_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    users, items, weights = normal(6, 4, seed=1), normal(9, 4, seed=2), torch.rand(6, device=DEVICE)
+    found = []
+    for runs in (True, False):
+        monkeypatch.setattr(launching, "triton_runs", lambda x, runs=runs: runs)
+        inputs = [each.clone().requires_grad_() for each in (users, items, weights)]
+        total = log_sums(*inputs, dtype=torch.float32)
+        found.append([total.detach(), *torch.autograd.grad(total, inputs)])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)

@@ -84,9 +84,9 @@ class _LogSums(torch.autograd.Function):
                 sampled = scores_MJ[:, : len(items_JF)]
                 sampled.masked_fill_(own.items_J == own.item_B[rows, None], -torch.inf)
             shift_M = _shift(scores_MJ, score_B[rows]) if bound is None else bound.expand(len(scores_MJ))
-            powers_MJ = scores_MJ.exp_()
+            powers_MJ, sum_M = _exponentials(scores_MJ, weights_B.dtype)
             own_M = (score_B[rows] - shift_M).exp()
-            sum_M = powers_MJ.sum(dim=1, dtype=weights_B.dtype) * weight + own_M
+            sum_M = sum_M * weight + own_M
             log_B[rows] = sum_M.log() + shift_M
             grad_own_B[rows] = weights_B[rows] * own_M / sum_M
             share_M1 = (weights_B[rows] * weight / sum_M)[:, None]
@@ -107,6 +107,16 @@ def _shift(scores_MJ: Tensor, own_M: Tensor) -> Tensor:
     largest_M = torch.maximum(scores_MJ.amax(dim=1), own_M.to(scores_MJ.dtype))
     scores_MJ.sub_(largest_M[:, None])
     return largest_M.to(own_M.dtype)
+
+
+def _exponentials(scores_MJ: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """exp of the scores, in their memory, and the sum of each row."""
+    if launching.triton_runs(scores_MJ) and dtype == torch.float32:
+        from hmlet.graph.kernels.triton_readout import exponentials
+
+        return scores_MJ, exponentials(scores_MJ)
+    powers_MJ = scores_MJ.exp_()
+    return powers_MJ, powers_MJ.sum(dim=1, dtype=dtype)
 
 
 class _Blocks:
