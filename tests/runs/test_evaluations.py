@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gated_run import make_run, small_data
 from torch import Tensor
 
 from hmlet.ranking import evaluation, metrics
+from hmlet.ranking.evaluation import Evaluation
+from hmlet.ranking.scoring import FactorScorer
 from hmlet.runs.evaluations import PER_USER
 from hmlet.runs.finished import FinishedRun
 
@@ -63,3 +67,24 @@ def test_what_was_computed_again_is_stored(run: FinishedRun, monkeypatch: pytest
 
     monkeypatch.setattr("hmlet.runs.finished.evaluate_at", fail)
     assert FinishedRun.open(run.directory.path).evaluate(k=5).metrics == new.metrics
+
+
+def test_what_does_not_fit_on_a_device_is_evaluated_on_the_cpu(
+    run: FinishedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A spelling of the CPU that is not "cpu" stands for the device."""
+    assert run.evaluate(k=7, device="cpu:0").metrics == run.evaluate(k=7).metrics
+    tried: list[type] = []
+
+    def short_of_memory(scored: tuple[Tensor, Any], *arguments: Any, **options: Any) -> list[Evaluation]:
+        tried.append(type(scored[1]))
+        if isinstance(scored[1], Tensor):
+            raise torch.OutOfMemoryError("full")
+        return evaluation.evaluate_at(scored, *arguments, **options)
+
+    monkeypatch.setattr("hmlet.runs.finished.evaluate_at", short_of_memory)
+    found = run.evaluate(k=8, device="cpu:0")
+    assert tried == [Tensor, FactorScorer]
+    assert "evaluated on the CPU" in caplog.text
+    monkeypatch.undo()
+    assert found.metrics == run.evaluate(k=8).metrics

@@ -39,6 +39,7 @@ def evaluate(
     mask: str = "train",
     k: int = 20,
     *,
+    device: str = "auto",
     progress: Progress | bool = True,
 ) -> Evaluation: ...
 @overload
@@ -48,6 +49,7 @@ def evaluate(
     mask: str = "train",
     *,
     k: Sequence[int],
+    device: str = "auto",
     progress: Progress | bool = True,
 ) -> Evaluations: ...
 def evaluate(
@@ -56,6 +58,7 @@ def evaluate(
     mask: str = "train",
     k: int | Sequence[int] = 20,
     *,
+    device: str = "auto",
     progress: Progress | bool = True,
 ) -> Evaluation | Evaluations:
     """Full-ranking metrics of a run, averaged over users: `hmlet evaluate`.
@@ -63,13 +66,13 @@ def evaluate(
     Example: hmlet.evaluate("runs/end").metrics["ndcg"]
 
     `mask` names the parts whose items are left out of the ranking: train or train+valid. Several lengths `k` of the
-    lists give an evaluation each.
+    lists give an evaluation each. The device does not change the numbers.
     """
     with working_threads(), watching(progress)(f"evaluating {_path(run)}") as advance:
-        opened = open_run(run)
+        opened, place = open_run(run), str(choose_device(device))
         if isinstance(k, int):
-            return opened.evaluate(split, mask, k, advance)
-        return opened.evaluate(split, mask, k=k, advance=advance)
+            return opened.evaluate(split, mask, k, advance, place)
+        return opened.evaluate(split, mask, k=k, advance=advance, device=place)
 
 
 def compare(

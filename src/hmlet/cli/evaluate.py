@@ -25,6 +25,7 @@ def evaluate(
     mask: Mask = "train",
     k: TopK = 20,
     data: DataNow = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
     """Evaluate a run: full-ranking metrics, averaged over users.
@@ -33,7 +34,7 @@ def evaluate(
     """
     import hmlet
 
-    result = hmlet.evaluate(hmlet.Run.open(run, data), split, mask, k, progress=progress)
+    result = hmlet.evaluate(hmlet.Run.open(run, data), split, mask, k, device=device, progress=progress)
     if as_json:
         print_json(result.as_json())
         return

@@ -137,7 +137,7 @@ def train(
         progress=progress,
     )
     measured = run.profile if profiled and speaks() else None
-    tested = hmlet.evaluate(run, progress=progress) if evaluated and speaks() else None
+    tested = hmlet.evaluate(run, device=device, progress=progress) if evaluated and speaks() else None
     refitted = None
     if refit_all:
         refitted = hmlet.refit(run, out, device=device, threads=threads, resume=resume, progress=progress)

@@ -53,7 +53,10 @@ class NGCF(Model):
         for by_sum, by_product, bias in zip(self.sums, self.products, self.biases, strict=True):
             near_MD = rows(product(columns(hidden_MD, n_nodes)))
             with part("matrix products"):
-                message_MD = (near_MD + hidden_MD) @ by_sum + bias[0] + (near_MD * hidden_MD) @ by_product + bias[1]
+                kind = near_MD.dtype
+                own_MD, bias_2D = hidden_MD.to(kind), bias.to(kind)
+                message_MD = (near_MD + own_MD) @ by_sum.to(kind) + bias_2D[0]
+                message_MD = message_MD + (near_MD * own_MD) @ by_product.to(kind) + bias_2D[1]
             with part("BatchNorm, dropout, activation"):
                 hidden_MD = F.leaky_relu(message_MD, self.config.leaky_slope)
                 hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)

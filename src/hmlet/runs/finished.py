@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self, overload
 
 import pyarrow as pa
+import torch
 from torch import Tensor
 
 from hmlet.config import Recipe
@@ -98,23 +99,35 @@ class FinishedRun:
 
     @overload
     def evaluate(
-        self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent
+        self, split: str = "test", mask: str = "train", k: int = 20, advance: Advance = silent, device: str = "cpu"
     ) -> Evaluation: ...
     @overload
     def evaluate(
-        self, split: str = "test", mask: str = "train", *, k: Sequence[int], advance: Advance = silent
+        self,
+        split: str = "test",
+        mask: str = "train",
+        *,
+        k: Sequence[int],
+        advance: Advance = silent,
+        device: str = "cpu",
     ) -> Evaluations: ...
     def evaluate(
-        self, split: str = "test", mask: str = "train", k: int | Sequence[int] = 20, advance: Advance = silent
+        self,
+        split: str = "test",
+        mask: str = "train",
+        k: int | Sequence[int] = 20,
+        advance: Advance = silent,
+        device: str = "cpu",
     ) -> Evaluation | Evaluations:
         """Full-ranking metrics of lists of one length, or of several at once.
 
-        Per-user values are kept in per_user.parquet, so asking again costs nothing.
+        Per-user values are kept in per_user.parquet, so asking again costs nothing. Factors are ranked on the device,
+        or on the CPU if they do not fit there.
         """
         lengths = [k] if isinstance(k, int) else list(dict.fromkeys(k))
         known = {each: stored_evaluation(self.directory, split, mask, each) for each in lengths}
         missing = [each for each, stored in known.items() if stored is None]
-        new = evaluate_at(self.scored, self.data, split, mask, missing, advance=advance) if missing else []
+        new = self._evaluated(split, mask, missing, advance, device) if missing else []
         for result in new:
             try:
                 store_evaluation(self.directory, result)
@@ -123,6 +136,17 @@ class FinishedRun:
         made = {each.k: each for each in new}
         found = [stored if stored is not None else made[each] for each, stored in known.items()]
         return found[0] if isinstance(k, int) else Evaluations(found)
+
+    def _evaluated(self, split: str, mask: str, k: list[int], advance: Advance, device: str) -> list[Evaluation]:
+        if device != "cpu" and self.directory.item_weights() is None:
+            users_UF, items_IF = self.factors
+            try:
+                return evaluate_at(
+                    (users_UF.to(device), items_IF.to(device)), self.data, split, mask, k, advance=advance
+                )
+            except torch.OutOfMemoryError:
+                log.warning("%s is evaluated on the CPU: its factors do not fit into %s", self.directory.path, device)
+        return evaluate_at(self.scored, self.data, split, mask, k, advance=advance)
 
 
 def recorded_data(run: RunDirectory, now: Path | str | None = None) -> Dataset:

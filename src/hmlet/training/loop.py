@@ -23,6 +23,7 @@ from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option, override
 from hmlet.system.stopping import StopRequest
 from hmlet.system.units import duration, readable
+from hmlet.training.ahead import Ahead
 from hmlet.training.comparison import compare, shares
 from hmlet.training.forecast import measure_pace, shortened, within_budget
 from hmlet.training.planning import Sizes, memory_plan, plainly_fits, require_memory
@@ -96,6 +97,7 @@ def fit(
         tell = untold
     recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
     path, compared, chosen_in = Path(out), None, 0.0
+    ahead = Ahead(recipes if ranks.size == 1 else (), Sizes.of(data), place)
     if (resume or (extend and deadline is None)) and (path / RECORD).is_file():
         recipe = _as_begun(path, recipes, shorter=deadline is not None)
         deadline = None
@@ -110,6 +112,8 @@ def fit(
             ends = now + (deadline - now) / (1 + sum(parts))
             recipes = [_fitted_in(data, each, place, ranks, ends, tell) for each in recipes]
         began = time.monotonic()
+        if len(recipes) > 1:
+            ahead.wait()
         recipe, compared = _best(data, recipes, parts, place, ranks, tell)
         chosen_in = time.monotonic() - began
     # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
@@ -129,6 +133,7 @@ def fit(
         watch = profile or UNWATCHED
         with watch.phase("graph and model"):
             trainer = Trainer(data, recipe, place, run, watch, ranks, deadline, tell, chosen_in)
+            ahead.wait()
             trainer.restore(start)
         try:
             with watch.phase("training"):

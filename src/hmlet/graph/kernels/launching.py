@@ -1,14 +1,15 @@
 """Whether Triton works on a tensor, and the launch of its kernels.
 
 A function that launches kernels also runs on tensors without memory (device "meta"): it allocates as always, and
-`launch` leaves out the launch. So a memory plan counts what the function itself allocates, with or without a GPU.
+`launch` leaves out the launch. So a memory plan counts what the function itself allocates, with or without a GPU, and
+the kernels that a training will launch are known before it begins.
 
 Importing Triton takes a third of a second. Modules named triton_* are therefore imported where they are first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
@@ -18,7 +19,11 @@ from torch import Tensor
 
 TRITON_INSTALLED = find_spec("triton") is not None
 
+Launched = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+"""What is told of a launch: the kernel, its arguments and its options."""
+
 _stands_for: ContextVar[str] = ContextVar("stands_for", default="cpu")
+_told: ContextVar[Launched | None] = ContextVar("told", default=None)
 
 
 @contextmanager
@@ -29,6 +34,16 @@ def standing_for(device: str) -> Iterator[None]:
         yield
     finally:
         _stands_for.reset(token)
+
+
+@contextmanager
+def telling(told: Launched) -> Iterator[None]:
+    """In here, launches on tensors without memory are told of."""
+    token = _told.set(told)
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 def device_kind(x: Tensor) -> str:
@@ -45,3 +60,5 @@ def launch(kernel: Any, grid: tuple[int, ...], /, *arguments: Any, **options: An
     """Launch a Triton kernel, unless its tensors have no memory."""
     if not any(isinstance(argument, Tensor) and argument.is_meta for argument in arguments):
         kernel[grid](*arguments, **options)
+    elif (told := _told.get()) is not None:
+        told(kernel, arguments, options)

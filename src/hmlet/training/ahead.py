@@ -1,0 +1,78 @@
+"""The kernels of a training, compiled side by side while its data and its model are prepared.
+
+Triton compiles a kernel when it is first launched, one after the other: ten seconds for a step of HMLET, most of them
+in a compiler that is a process of its own. The memory plan of a recipe runs its step without memory, so it launches
+the same kernels with arguments of the same types, and they can be compiled before there is anything to launch them on.
+Triton keeps what it compiled on disk; the next process only reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hmlet.config import Recipe
+from hmlet.graph.kernels import launching
+from hmlet.system.threads import possible_threads
+from hmlet.training.planning import Sizes, memory_plan
+
+log = logging.getLogger(__name__)
+
+
+class Ahead:
+    """What compiles the kernels of some recipes; it does nothing where no kernels are needed."""
+
+    def __init__(self, recipes: Sequence[Recipe], sizes: Sizes, device: torch.device) -> None:
+        # A deterministic training has kernels of PyTorch's, and its plan changes settings of the whole process.
+        compiled = [each for each in recipes if not (each.model.solved or each.train.deterministic)]
+        self._thread: threading.Thread | None = None
+        if compiled and device.type == "cuda" and launching.TRITON_INSTALLED:
+            self._thread = threading.Thread(target=_compile, args=(compiled, sizes, device), daemon=True)
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Until all are compiled."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _compile(recipes: Sequence[Recipe], sizes: Sizes, device: torch.device) -> None:
+    begun: set[Hashable] = set()
+    with ThreadPoolExecutor(possible_threads(), initializer=torch.cuda.set_device, initargs=(device,)) as pool:
+
+        def told(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            kinds = (kernel, *map(_kind, arguments), *sorted(options.items()))
+            if kinds not in begun:
+                begun.add(kinds)
+                pool.submit(_warm_up, kernel, arguments, options)
+
+        try:
+            with launching.telling(told):
+                for recipe in recipes:
+                    memory_plan(recipe, sizes, "cuda")
+        except Exception:  # the training itself will say what is wrong
+            log.debug("kernels are compiled when they are launched", exc_info=True)
+
+
+def _kind(argument: Any) -> Hashable:
+    """What Triton compiles a kernel anew for."""
+    if isinstance(argument, Tensor):
+        return argument.dtype
+    if isinstance(argument, tuple):
+        return tuple(map(_kind, argument))
+    if isinstance(argument, int):
+        return argument == 1, argument % 16 == 0, argument >= 1 << 31
+    return str(type(argument))
+
+
+def _warm_up(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    try:
+        kernel.warmup(*arguments, grid=(1,), **options)
+    except Exception:
+        log.debug("%s is compiled when it is launched", kernel, exc_info=True)
