@@ -171,17 +171,26 @@ def test_time_to_accuracy(
 ) -> None:
     script = importlib.import_module("bench_time_to_accuracy")
 
-    def in_process(*arguments: str) -> tuple[float, dict[str, Any]]:
+    caches: list[tuple[str, list[Path]]] = []
+
+    def in_process(kernels: Path, *arguments: str) -> dict[str, Any]:
+        caches.append((arguments[0], list(kernels.iterdir())))
+        (kernels / "kernel").touch()
         assert main([*arguments, "--json"]) == 0
-        return 1.5, json.loads(capsys.readouterr().out)
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return answer
 
     monkeypatch.setattr(script, "_hmlet", in_process)
     sizes = [f"--set={each}" for each in ("train.epochs=1", "model.embedding_size=8")]
     how = ["--model", "lightgcn", "--preset", "hmlet", "--device", "cpu", "--keep", str(tmp_path / "kept")]
     result = bench("time_to_accuracy", "--datasets", tiny, *how, *sizes)
-    (run,) = result["runs"]
-    assert result["sets"] == {tiny: {"seeds": 1, "seconds": 3.0, "slowest": 3.0, "test": run["test"]}}
-    assert (run["train_seconds"], run["evaluate_seconds"], run["epochs"]) == (1.5, 1.5, 1)
+    cold, run = result["runs"]
+    (sides,) = result["sets"].values()
+    assert sides["warm"] == {"seeds": 1, "seconds": run["seconds"], "slowest": run["seconds"], "test": run["test"]}
+    assert [each["cache"] for each in result["runs"]] == list(sides) == ["cold", "warm"]
+    assert [bool(found) for command, found in caches if command == "train"] == [False, True]
+    assert (cold["test"], run["epochs"]) == (run["test"], 1)
+    assert run["seconds"] > run["timings"]["training_seconds"]
     assert set(run["test"]) == {"ndcg", "recall", "precision"}
     assert "paper" not in run  # which has no number for this data set
     kept = {path.name for path in (tmp_path / "kept").rglob("*.*")}

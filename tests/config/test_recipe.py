@@ -212,4 +212,4 @@ def test_the_presets_say_what_the_paper_and_the_authors_did() -> None:
         assert (recipe.model.gate_hidden, recipe.model.gate_dropout) == ((512, 128, 64), 0.2)
         assert (recipe.train.batch_size, recipe.train.learning_rate) == (2048, 1e-3)
         assert (recipe.train.l2, recipe.train.edge_dropout) == (1e-4, 0.4)
-    assert set(get_args(Preset)) == {"hmlet", "fitted", "gpu", "best", "paper", "authors"}
+    assert set(get_args(Preset)) == {"hmlet", "fitted", "gpu", "fast", "best", "paper", "authors"}

@@ -14,6 +14,7 @@ from planted import checkerboard, dataset
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import RunError, TrainingError
+from hmlet.runs import directory
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.stopping import StopRequest
@@ -445,3 +446,37 @@ def test_what_ranks_split() -> None:
     assert not _is_split("steps.adam.0.step", number)
     for name in ("model.gates.3.dense.0", "steps.adam.1.exp_avg", "steps.generator", "ranking_noise"):
         assert not _is_split(name, table), name
+
+
+@pytest.mark.parametrize("model", ["hmlet-end", "lightgcn", "popularity"])
+def test_large_models_are_written_file_by_file_and_are_the_same(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = recipe(model)
+    together = trained(tmp_path / "together", how).finish()
+    monkeypatch.setattr(trainer, "FEW", 0)
+    apart = trained(tmp_path / "apart", how).finish()
+    tensors = {name for name in together.record.files if name.endswith(".safetensors")}
+    assert {name: together.record.files[name] for name in tensors} == {
+        name: apart.record.files[name] for name in tensors
+    }
+    assert tensors >= {"model.safetensors", *([] if model == "popularity" else ["layers.safetensors"])}
+
+
+def test_a_file_that_cannot_be_written_leaves_none_of_those_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = trained(tmp_path / "run", recipe("lightgcn"))
+    save = directory.files.save
+
+    def full(path: Path, *written: Any) -> None:
+        if "layers" in path.name:
+            raise OSError(28, "No space left on device")
+        save(path, *written)
+
+    monkeypatch.setattr(directory.files, "save", full)
+    with pytest.raises(RunError, match="No space left"):
+        done.finish()
+    assert not [path for path in done.run.path.iterdir() if "safetensors" in path.name]
+    monkeypatch.undo()
+    assert done.finish().finished

@@ -66,7 +66,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to sta
 # The recipe options of train, plan and tune.
 _MODEL = typer.Option(help="The model's name; `hmlet models` lists them, the default first.")
 MaybeModel = Annotated[str | None, _MODEL]
-Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, best, paper or authors.")]
+Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, fast, best, paper or authors.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]
 
 

@@ -23,7 +23,7 @@ from hmlet.models import MODELS, ModelConfig
 from hmlet.system.outside import read_text
 from hmlet.system.spelling import option
 
-Preset = Literal["hmlet", "fitted", "gpu", "best", "paper", "authors"]
+Preset = Literal["hmlet", "fitted", "gpu", "fast", "best", "paper", "authors"]
 DEFAULT_PRESET: Preset = "hmlet"
 FITTED: Preset = "fitted"  # the default rule, for named sets too
 GPU: Preset = "gpu"

@@ -35,6 +35,7 @@ from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
 RECONSIDERED = 15.0  # seconds between two looks at that time
 CHANGED = 1.15  # by how much it has to change to be told again
+FEW = 4 << 30  # bytes of a finished model that main memory can hold twice
 FALLING = 2  # validations without an improvement after which another is not expected
 
 
@@ -54,6 +55,7 @@ class EpochEvent(Epoch):
 
 
 Listener = Callable[[EpochEvent], None]
+IsSplit = Callable[[str, Tensor], bool]
 Tell = Callable[[str], None]
 """What a training tells remarks to, such as how long it will take."""
 
@@ -326,24 +328,34 @@ class Trainer(Learner):
         best_epoch = self.state.best_epoch or epochs
         layers = self.finished(best_epoch)
         self._require_finite(*self.model.state_dict().values(), *layers.embeddings_ND)
+        files: dict[str, tuple[dict[str, Tensor], IsSplit]] = {}
         if self.model.item_weights() is None:
             own_NF = layers.factors().float()
             self._require_finite(own_NF)
             users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
-            self._write_tensors("factors.safetensors", {"users": users_UF, "items": items_IF}, _all_split)
-        self._write_tensors("model.safetensors", dict(self.model.state_dict()), _is_split)
+            files["factors.safetensors"] = {"users": users_UF, "items": items_IF}, _all_split
+        files["model.safetensors"] = dict(self.model.state_dict()), _is_split
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
             embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
-            self._write_tensors("layers.safetensors", embeddings, _all_split)
+            files["layers.safetensors"] = embeddings, _all_split
+        self._write_tensors(files)
         record = self.ranks.first(lambda: self._conclude(best_epoch, epochs, note, layers.gates).as_json())
         self.run.record = RunRecord.model_validate(record)
         if not keep:
             self.ranks.first(lambda: self.run.remove(CHECKPOINT))
         return self.run
 
-    def _write_tensors(self, name: str, tensors: dict[str, Tensor], is_split: Callable[[str, Tensor], bool]) -> None:
-        whole = self.ranks.hand_in(tensors, self.width, is_split)
-        self.ranks.first(lambda: self.run.write_tensors(name, whole))
+    def _write_tensors(self, files: Mapping[str, tuple[dict[str, Tensor], IsSplit]]) -> None:
+        """Write the files side by side, or one after the other if they are large or on several ranks."""
+        if (
+            self.ranks.size == 1
+            and sum(each.nbytes for tensors, _ in files.values() for each in tensors.values()) < FEW
+        ):
+            self.run.write_together({name: tensors for name, (tensors, _) in files.items()})
+            return
+        for name, (tensors, is_split) in files.items():
+            whole = self.ranks.hand_in(tensors, self.width, is_split)
+            self.ranks.first(lambda name=name, whole=whole: self.run.write_tensors(name, whole))  # type: ignore[misc]
 
     def _conclude(self, best_epoch: int, epochs: int, note: str, gates: Mapping[int, Tensor]) -> RunRecord:
         """Write all that is not a split tensor, the record last; returns the record."""
