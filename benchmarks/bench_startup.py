@@ -1,10 +1,11 @@
-"""Seconds of `hmlet train` that are neither training, validation nor writing: source trees side by side in one run.
+"""Seconds of `hmlet train` that are neither training nor validation: source trees side by side in one run.
 
 A tree is a checkout of the project; its `src` is what the command runs from. Each training is a process of its own, and
-the trees take turns. Training and validation are what run.json says, writing is the time of the call that writes the
-finished run, and the rest of the process's wall time counts here: imports, data, memory plan, graph, exit.
+the trees take turns. Training and validation are what run.json says. The rest of the process's wall time counts here:
+imports, data, memory plan, graph, writing, exit. Compiled modules are kept in the trees, whatever this environment says
+about them, as they are for anybody who calls a command twice.
 
-    python benchmarks/bench_startup.py --tree OLD --tree . --json
+    python benchmarks/bench_startup.py --tree OLD --tree . --model lightgcn --model hmlet-end --json
     python benchmarks/bench_startup.py --rounds 1 --model popularity --json
 """
 
@@ -24,25 +25,6 @@ import torch
 from harness import hardware, parsed, publish
 
 ROOT = Path(__file__).resolve().parent.parent
-# The command, told to write down how long the finished run takes to write. Threads are settled before torch is loaded,
-# as the command does.
-COMMAND = """
-import sys, time
-from pathlib import Path
-from hmlet.system.threads import wait_without_spinning
-wait_without_spinning()
-from hmlet.training.loop import Trainer
-whole = Trainer.finish
-def finish(self, *arguments):
-    began = time.perf_counter()
-    done = whole(self, *arguments)
-    Path(place).write_text(str(time.perf_counter() - began))
-    return done
-Trainer.finish = finish
-place = sys.argv.pop(1)
-from hmlet.cli import run
-run()
-"""
 MODELS = {"popularity": [], "lightgcn": ["train.epochs=1"], "hmlet-end": ["train.epochs=1"]}
 
 
@@ -60,6 +42,7 @@ def main() -> None:
                 if number >= options.warm_up:
                     measured[model][str(tree)].append(found)
     result: dict[str, object] = {"dataset": options.dataset, "cores": len(os.sched_getaffinity(0))}
+    result["trees"] = [_commit(tree) for tree in trees]
     result |= {"load_average": os.getloadavg()[0], "hardware": hardware(torch.device("cpu"))}
     for model, by_tree in measured.items():
         result[model] = [
@@ -82,26 +65,26 @@ def _options() -> argparse.Namespace:
 
 
 def _train(options: argparse.Namespace, model: str, tree: Path) -> dict[str, float]:
-    """The seconds of one command: the whole, what run.json and the writing take of it, and the rest."""
+    """The seconds of one command: the whole, what run.json says of it, and the rest."""
+    environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as place:
-        out, saved = Path(place) / "run", Path(place) / "saved"
-        arguments = ["train", options.dataset, "--model", model, "--out", str(out), "--device", options.device]
+        out = Path(place) / "run"
+        command = [sys.executable, "-m", "hmlet", "train", options.dataset, "--model", model, "--out", str(out)]
+        command += ["--device", options.device]
         for setting in [*MODELS.get(model, []), *options.overrides]:
-            arguments += ["--set", setting]
-        environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
+            command += ["--set", setting]
         began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-c", COMMAND, str(saved), *arguments], env=environment, check=True, capture_output=True
-        )
+        subprocess.run(command, env=environment, check=True, capture_output=True)
         whole = time.perf_counter() - began
         trained = json.loads((out / "run.json").read_text(encoding="utf-8"))["timings"]["training_seconds"]
-        writing = float(saved.read_text(encoding="utf-8"))
-    return {
-        "other_seconds": whole - trained - writing,
-        "wall_seconds": whole,
-        "training_seconds": trained,
-        "writing_seconds": writing,
-    }
+    return {"other_seconds": whole - trained, "wall_seconds": whole, "training_seconds": trained}
+
+
+def _commit(tree: Path) -> str:
+    """The commit of a checkout, with a mark if it was changed since."""
+    command = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

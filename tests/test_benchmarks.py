@@ -69,9 +69,9 @@ def test_update(bench: Bench, tiny: str) -> None:
 def test_startup(bench: Bench, tiny: str) -> None:
     found = bench("startup", "--dataset", tiny, "--model", "popularity", "--rounds", "1", "--warm-up", "0")
     (ours,) = found["popularity"]
-    parts = ours["other_seconds"] + ours["training_seconds"] + ours["writing_seconds"]
-    assert parts == pytest.approx(ours["wall_seconds"])
-    assert min(ours[name] for name in ("other_seconds", "writing_seconds")) > 0.0
+    assert ours["other_seconds"] + ours["training_seconds"] == pytest.approx(ours["wall_seconds"])
+    assert ours["other_seconds"] > 0.0
+    assert len(found["trees"]) == 1
 
 
 def test_epoch(bench: Bench, tiny: str) -> None:

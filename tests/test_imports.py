@@ -37,6 +37,17 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not set(HEAVY).intersection(done.stderr.split())
 
 
+def test_a_command_that_reads_data_does_not_import_pandas() -> None:
+    """pyarrow would, where it is installed."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from hmlet.cli import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "data", "stats", "debian"], capture_output=True, text=True, check=True
+    )
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "pyarrow" in imported
+    assert not {"pandas", "torch"} & imported
+
+
 CALLED = {"hmlet", "hmlet.api", "hmlet.errors", "hmlet.version"}
 OWN_ROOM = {
     "board": "hmlet.reproduction", "console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"

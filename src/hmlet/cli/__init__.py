@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -33,6 +34,7 @@ from hmlet.cli import (  # noqa: F401 - commands register themselves when they a
 )
 from hmlet.cli.console import (
     app,
+    do_without_pandas,
     end_when_told,
     in_shell,
     is_utf8,
@@ -189,7 +191,10 @@ def run() -> None:
         app(prog_name="hmlet")
     end_when_told(say_stopped)
     wait_without_spinning()
+    do_without_pandas()
+    gc.set_threshold(10_000, 10, 10)  # imports make many objects and no garbage; Python would look after every 700
     status = main()
+    gc.freeze()  # or Python looks for garbage among all of PyTorch once more before it exits
     try:
         sys.stderr.flush()
     except OSError:  # a full disk, where Python would exit with its own status

@@ -10,9 +10,11 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec, PathFinder
 from io import TextIOWrapper
 from pathlib import Path
 from time import monotonic
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +32,7 @@ __all__ = [
     "Overrides",
     "Preset",
     "app",
+    "do_without_pandas",
     "duration",
     "end_when_told",
     "given",
@@ -84,6 +87,22 @@ def settle_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+class _WithoutPandas(PathFinder):
+    """Python's own finder of modules, which does not find pandas."""
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return None if fullname == "pandas" else super().find_spec(fullname, path, target)
+
+
+def do_without_pandas() -> None:
+    """Let pandas count as not installed. No command needs it, and pyarrow would import it with its first array, for a
+    fifth of a second."""
+    sys.meta_path[:] = [_WithoutPandas if finder is PathFinder else finder for finder in sys.meta_path]
 
 
 def report_error(message: str) -> None:

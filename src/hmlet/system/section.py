@@ -13,4 +13,4 @@ Depth = Annotated[int, Field(ge=1, le=16)]
 class Section(BaseModel):
     """One table of a recipe: frozen, with unknown keys rejected. A docstring under a field documents it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
