@@ -12,17 +12,17 @@ from hmlet.config import Recipe, resolve
 from hmlet.graph.kernels import launching
 from hmlet.training import ahead
 from hmlet.training.ahead import Ahead
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import Sizes
 
 CUDA, SIZES = torch.device("cuda", 0), Sizes(300, 200, 5000)
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """What was compiled. There is no device here to compile for."""
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """What was to be compiled. There is no device here to compile for."""
     done: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(ahead, "_warm_up", lambda *launched: done.append(launched))
+    monkeypatch.setattr(ahead, "_begin", lambda *launched: done.append(launched))
     return done
 
 
@@ -30,31 +30,38 @@ def _recipe(*changes: str, model: str = "hmlet-end") -> Recipe:
     return resolve(model, "gpu", overrides=["model.embedding_size=16", *changes])
 
 
-def test_every_kernel_of_a_step_is_compiled_once(compiled: list[Any]) -> None:
-    recipe = _recipe()
-    told: list[Any] = []
-    with launching.telling(lambda *launched: told.append(launched)):
-        memory_plan(recipe, SIZES, "cuda")
-    Ahead([recipe], SIZES, CUDA).wait()
-    assert {kernel for kernel, _, _ in compiled} == {kernel for kernel, _, _ in told}
-    assert len(compiled) < len(told)
-    types = {
+def _products(begun: list[Any]) -> set[tuple[torch.dtype, torch.dtype, bool]]:
+    """The types that products read and write, and whether they add something."""
+    return {
         (arguments[0].dtype, arguments[2].dtype, options["has_addend"])
-        for kernel, arguments, options in compiled
+        for kernel, arguments, options in begun
         if kernel is triton_product._segments_kernel
     }
-    assert (torch.bfloat16, torch.bfloat16, True) in types  # a product of the step, backward
-    assert len(types) == sum(kernel is triton_product._segments_kernel for kernel, _, _ in compiled)
 
 
-def test_a_spectral_start_has_kernels_of_its_own(compiled: list[Any]) -> None:
+def test_the_kernels_of_a_step_are_compiled(begun: list[Any]) -> None:
+    Ahead([_recipe()], SIZES, CUDA).wait()
+    names = {kernel.__name__ for kernel, _, _ in begun}
+    assert {"_segments_kernel", "_join_kernel", "_thin_kernel", "_mix_kernel", "_mix_backward_kernel"} <= names
+    assert all(
+        isinstance(arguments[0], tuple) or arguments[0].is_meta for _, arguments, _ in begun if arguments[0] is not None
+    )
+    half = torch.bfloat16
+    assert {(half, half, False), (half, half, True)} <= _products(begun)  # forward, and backward
+
+
+def test_recipes_are_compiled_one_after_the_other(begun: list[Any]) -> None:
+    Ahead([_recipe("train.edge_dropout=0.0"), _recipe("train.loss=multinomial")], SIZES, CUDA).wait()
+    names = [kernel.__name__ for kernel, _, _ in begun]
+    assert names.index("_margins_kernel") < names.index("_unit_means_kernel") < names.index("_exponentials_kernel")
+
+
+def test_a_spectral_start_has_kernels_of_its_own(begun: list[Any]) -> None:
+    alone = (torch.float32, torch.float32, False)
+    Ahead([_recipe()], SIZES, CUDA).wait()
+    assert alone not in _products(begun)
     Ahead([_recipe("model.start=spectral")], SIZES, CUDA).wait()
-    in_float32 = [
-        arguments
-        for kernel, arguments, _ in compiled
-        if kernel is triton_product._segments_kernel and arguments[0].dtype == torch.float32
-    ]
-    assert in_float32
+    assert alone in _products(begun)
 
 
 @pytest.mark.parametrize(
@@ -67,22 +74,29 @@ def test_a_spectral_start_has_kernels_of_its_own(compiled: list[Any]) -> None:
     ids=["on CPU", "deterministic", "a closed form"],
 )
 def test_nothing_is_compiled_where_no_kernel_is_launched(
-    recipe: Recipe, device: torch.device, compiled: list[Any]
+    recipe: Recipe, device: torch.device, begun: list[Any]
 ) -> None:
     Ahead([recipe], SIZES, device).wait()
-    assert compiled == []
+    assert begun == []
 
 
-def test_what_cannot_be_compiled_is_left_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def warmup(self, *arguments: object, **options: object) -> None:
-            raise RuntimeError("no compiler")
+def test_what_cannot_be_compiled_is_left_to_the_launch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*launched: object) -> None:
+        raise RuntimeError("no compiler")
 
-    ahead._warm_up(Broken(), (), {})
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(ahead, "_begin", fails)
+    with caplog.at_level("DEBUG"):
+        Ahead([_recipe()], SIZES, CUDA).wait()
+    assert "compiled when they are launched" in caplog.text
 
-    def fails(*arguments: object) -> None:
-        raise RuntimeError("no plan")
 
-    monkeypatch.setattr(ahead, "memory_plan", fails)
-    Ahead([_recipe()], SIZES, CUDA).wait()
+def test_a_launch_without_memory_is_told_of_only_while_somebody_listens() -> None:
+    told: list[Any] = []
+    with launching.telling(lambda *launched: told.append(launched)):
+        launching.launch("kernel", (1,), torch.empty(2, device="meta"), block=8)
+    launching.launch("kernel", (1,), torch.empty(2, device="meta"), block=8)
+    ((kernel, (argument,), options),) = told
+    assert (kernel, argument.shape, options) == ("kernel", (2,), {"block": 8})

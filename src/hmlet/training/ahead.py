@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.graph.kernels import launching
@@ -43,36 +42,21 @@ class Ahead:
 
 
 def _compile(recipes: Sequence[Recipe], sizes: Sizes, device: torch.device) -> None:
-    begun: set[Hashable] = set()
-    with ThreadPoolExecutor(possible_threads(), initializer=torch.cuda.set_device, initargs=(device,)) as pool:
+    import triton
 
-        def told(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-            kinds = (kernel, *map(_kind, arguments), *sorted(options.items()))
-            if kinds not in begun:
-                begun.add(kinds)
-                pool.submit(_warm_up, kernel, arguments, options)
-
-        try:
-            with launching.telling(told):
-                for recipe in recipes:
-                    memory_plan(recipe, sizes, "cuda")
-        except Exception:  # the training itself will say what is wrong
-            log.debug("kernels are compiled when they are launched", exc_info=True)
-
-
-def _kind(argument: Any) -> Hashable:
-    """What Triton compiles a kernel anew for."""
-    if isinstance(argument, Tensor):
-        return argument.dtype
-    if isinstance(argument, tuple):
-        return tuple(map(_kind, argument))
-    if isinstance(argument, int):
-        return argument == 1, argument % 16 == 0, argument >= 1 << 31
-    return str(type(argument))
-
-
-def _warm_up(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    torch.cuda.set_device(device)
     try:
-        kernel.warmup(*arguments, grid=(1,), **options)
-    except Exception:
-        log.debug("%s is compiled when it is launched", kernel, exc_info=True)
+        with (
+            ThreadPoolExecutor(possible_threads()) as pool,
+            triton.AsyncCompileMode(pool, ignore_errors=True),
+            launching.telling(_begin),
+        ):
+            for recipe in recipes:
+                memory_plan(recipe, sizes, "cuda")
+    except Exception:  # the training itself will say what is wrong
+        log.debug("kernels are compiled when they are launched", exc_info=True)
+
+
+def _begin(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Have the pool compile a kernel, unless it was begun for the same types."""
+    kernel.warmup(*arguments, grid=(1,), **options)

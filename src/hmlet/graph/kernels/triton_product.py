@@ -190,8 +190,8 @@ class Segments:
         count, partials = n_nodes + n_entries // SEGMENT, n_entries // SEGMENT
         types = (offset, offset, torch.int64)
         start, end, target = (torch.empty(count, dtype=dtype, device="meta") for dtype in types)
-        none = torch.empty(0, dtype=torch.int64, device="meta")
-        return cls(start, end, target, none, none, partials)
+        hub = torch.empty(min(1, partials), dtype=torch.int64, device="meta")  # so that rows are joined in a plan too
+        return cls(start, end, target, hub, hub, partials)
 
     @classmethod
     def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
