@@ -44,6 +44,9 @@ def sampler_of(loss: Multinomial, draw: Draw) -> UserSampler:
     return sampler
 
 
+POWERS: dict[Draw, float] = {"user": 0.0, "root": 0.5, "interaction": 1.0}  # of how many items a user has
+
+
 def table(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(N_USERS + N_ITEMS, SIZE, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -54,7 +57,7 @@ def naive_soft(factors: Tensor, draw: Draw, ratio: float, temperature: Tensor) -
     factors = factors / factors.norm(dim=1, keepdim=True)
     scores = factors[:N_USERS] @ factors[N_USERS:].T / temperature
     own = {user: ratio * (scores[user, OWN[user]] / ratio).exp().mean().log() for user in COUNTED}
-    counts = {user: len(OWN[user]) if draw == "interaction" else 1 for user in COUNTED}
+    counts = {user: len(OWN[user]) ** POWERS[draw] for user in COUNTED}
     each = [counts[user] * (scores[user].logsumexp(dim=0) - own[user]) for user in COUNTED]
     return torch.stack(each).sum() / sum(counts.values())
 
@@ -63,11 +66,12 @@ def naive(factors: Tensor, draw: Draw, similarity: Similarity) -> Tensor:
     if similarity == "cosine":
         factors = factors / factors.norm(dim=1, keepdim=True)
     logs = (factors[:N_USERS] @ factors[N_USERS:].T / TEMPERATURE).log_softmax(dim=1)
-    each = [-logs[user, OWN[user]] for user in COUNTED]
-    return torch.cat(each).mean() if draw == "interaction" else torch.stack([own.mean() for own in each]).mean()
+    counts = {user: len(OWN[user]) ** POWERS[draw] for user in COUNTED}
+    each = [-counts[user] * logs[user, OWN[user]].mean() for user in COUNTED]
+    return torch.stack(each).sum() / sum(counts.values())
 
 
-@pytest.mark.parametrize("draw", ["user", "interaction"])
+@pytest.mark.parametrize("draw", POWERS)
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_everyone_at_once_is_the_whole_likelihood(draw: Draw, similarity: Similarity) -> None:
     """Value and gradient; the weights of the graph are float32."""

@@ -31,7 +31,7 @@ def draw(rows: list[set[int]], n_items: int, size: int, seed: int = 0, by: Draw 
 
 
 @settings(max_examples=60)
-@given(ROWS, st.integers(0, 2**32), st.sampled_from(["user", "interaction"]))
+@given(ROWS, st.integers(0, 2**32), st.sampled_from(["user", "root", "interaction"]))
 def test_triplets_are_exact_and_reach_every_choice(rows: list[set[int]], seed: int, by: Draw) -> None:
     eligible = {user for user, items in enumerate(rows) if 0 < len(items) < N_ITEMS}
     if not eligible:
@@ -100,14 +100,27 @@ def test_interactions_are_uniform_where_they_are_drawn() -> None:
     assert chisquare(list(negatives.values())).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("by", ["user", "interaction"])
+def test_users_are_drawn_by_the_root_of_how_many_items_they_have() -> None:
+    """A user with sixteen items is drawn four times as often as one with a single item, and with any of them."""
+    rows = [{3}, set(range(20)), set(range(16)), set(), {0, 1, 18, 19}]
+    triplets = draw(rows, 20, 14_000, seed=1, by="root")
+    users = Counter(user for user, _, _ in triplets)
+    assert set(users) == {0, 2, 4}
+    assert chisquare([users[0], users[2], users[4]], [2000, 8000, 4000]).pvalue > 1e-3
+    positives = Counter(positive for user, positive, _ in triplets if user == 2)
+    assert set(positives) == rows[2]
+    assert chisquare(list(positives.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("by", ["user", "root", "interaction"])
 def test_pairs_have_own_items_and_items_of_anyone_to_compare(by: Draw) -> None:
     rows = [{3}, set(range(20)), set(range(15)), set(), {0, 19}]
     sampler = PairSampler(csr(rows), 20, draw=by, positives=3, others=4000)
     pairs = sampler.sample(54_001, torch.Generator().manual_seed(2))
     assert pairs.positive.shape == (18_000, 3)
     users = Counter(pairs.user.tolist())
-    expected = {0: 1, 2: 15, 4: 2} if by == "interaction" else {0: 1, 2: 1, 4: 1}
+    power = {"user": 0.0, "root": 0.5, "interaction": 1.0}[by]
+    expected = {0: 1.0, 2: 15**power, 4: 2**power}
     share = 18_000 / sum(expected.values())
     assert chisquare([users[user] for user in expected], [share * times for times in expected.values()]).pvalue > 1e-3
     for place in range(3):  # each of a user's three items is any of theirs, the first of an interaction too
@@ -118,7 +131,7 @@ def test_pairs_have_own_items_and_items_of_anyone_to_compare(by: Draw) -> None:
     assert chisquare(list(Counter(pairs.others.tolist()).values())).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("by", ["user", "interaction"])
+@pytest.mark.parametrize("by", ["user", "root", "interaction"])
 def test_the_planned_bytes_are_those_of_the_tensors(by: Draw) -> None:
     """Up to the end of each list of offsets, and the number of eligible users."""
     rows = [{user % 7, user % 11, 19} for user in range(50)]
@@ -127,5 +140,5 @@ def test_the_planned_bytes_are_those_of_the_tensors(by: Draw) -> None:
     for sampler in (triplets, pairs):
         held = sum(each.nbytes for each in vars(sampler).values() if isinstance(each, torch.Tensor))
         assert 0 <= held - sampler.planned_bytes(50, edges, "cpu", by) <= 3 * 8
-    on_cuda = triplets.planned_bytes(50, edges, "cuda", by)
-    assert on_cuda == triplets.planned_bytes(50, edges, "cpu", by) - 8 * edges  # Triton needs no keys
+    on_cuda, keys = triplets.planned_bytes(50, edges, "cuda", by), 0 if by == "root" else 8 * edges
+    assert on_cuda == triplets.planned_bytes(50, edges, "cpu", by) - keys  # which Triton does not need

@@ -32,7 +32,7 @@ class Settings(TypedDict, total=False):
     epochs: int
     loss: str
     batch_size: int
-    draw: Literal["user", "interaction", "weight"]
+    draw: Literal["user", "root", "interaction", "weight"]
     learning_rate: float
     schedule: Literal["constant", "cosine"]
     beta2: float

@@ -22,7 +22,8 @@ class TrainConfig(Section):
     batch_size: PositiveInt = 2048
     """Entries of a batch, such as triplets, that a step draws."""
     draw: Draw = "user"
-    """How an entry is drawn: a user, then one of their items; or a training interaction, all alike or by its weight."""
+    """How an entry is drawn: a user, all alike or by the root of how many items they have, and then one of their items;
+    or a training interaction, all alike or by its weight."""
     learning_rate: PositiveFloat = 1e-3
     """Adam's step size, at the start."""
     schedule: Literal["constant", "cosine"] = "constant"

@@ -5,7 +5,7 @@
 It is the softmax's loss with every pair in every step, at the cost of one pair per user: the sum over j is
 the same for all items of u. A batch is users, all of them where `train.batch_size` is as large as that, so that a step
 has no noise from drawing and a few hundred steps are a training. With `train.draw` = "user" each user counts alike,
-with "interaction" as much as the items they have.
+with "interaction" as much as the items they have, and with "root" as much as the root of that.
 
 The scores of a user's own items, weighted by c_u, add up without being computed: with x the factors of all nodes and
 A the graph with the weights c_u at its edges,
@@ -42,7 +42,7 @@ from hmlet.graph.kernels import Operator, build_operator, pair_scores, part, pla
 from hmlet.graph.layers import Layers
 from hmlet.graph.work import FLOAT, Part
 from hmlet.losses.base import Terms
-from hmlet.losses.sampling import Draw, eligible_users
+from hmlet.losses.sampling import Draw, eligible_users, shares
 from hmlet.losses.softmax import SoftmaxConfig, Tempered, block_type
 from hmlet.system.ranks import Ranks
 
@@ -99,8 +99,8 @@ class UserSampler:
                 "this loss takes all items of a user and draws none by weight", 'use draw = "interaction"'
             )
         eligible = eligible_users(train, n_items)
-        counts = train.counts[eligible].astype(np.float64)
-        weight = counts / counts.sum() if draw == "interaction" else np.full(len(eligible), 1.0 / len(eligible))
+        counts = train.counts[eligible]
+        weight = shares(counts, draw)
         each = np.zeros(len(train.counts))
         each[eligible] = weight / counts
         graph = Graph.from_csr(train, n_items)

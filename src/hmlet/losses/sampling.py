@@ -19,8 +19,10 @@ from hmlet.errors import DataError
 from hmlet.graph.kernels import draw_key, launching, part
 from hmlet.system.spelling import option
 
-Draw = Literal["user", "interaction", "weight"]
-"""A user uniformly and then their items uniformly; or a training interaction, uniformly or by its weight."""
+Draw = Literal["user", "root", "interaction", "weight"]
+"""A user and then their items uniformly, users alike or by the root of how many items they have; or a training
+interaction, uniformly or by its weight."""
+FUSED = ("user", "interaction")  # what the kernel for CUDA knows
 
 
 class Triplets(NamedTuple):
@@ -50,6 +52,14 @@ def eligible_users(train: Csr, n_items: int) -> npt.NDArray[np.int64]:
     return eligible
 
 
+def shares(counts: npt.NDArray[np.int64], draw: Draw) -> npt.NDArray[np.float64]:
+    """How much users with so many items count each, all of them together 1."""
+    power = {"user": 0.0, "root": 0.5}.get(draw, 1.0)
+    each = counts.astype(np.float64) ** power
+    of_all: npt.NDArray[np.float64] = each / each.sum()
+    return of_all
+
+
 class _Rows:
     """The training items of eligible users, and the ways to draw from them."""
 
@@ -62,6 +72,8 @@ class _Rows:
         self.items = torch.from_numpy(train.items).to(device)
         self.n_eligible = torch.tensor(len(eligible), device=device)
         self.weighed = _Weighed(train, eligible, self.device) if draw == "weight" else None
+        rising = np.cumsum(shares(train.counts[eligible], draw)) if draw == "root" else None
+        self.rising = None if rising is None else torch.from_numpy(rising).to(device)
         # Where each eligible user's interactions begin among those of all of them, and where the last one's end.
         bounds = np.concatenate([[0], np.cumsum(train.counts[eligible])]) if draw == "interaction" else None
         self.bounds = None if bounds is None else torch.from_numpy(bounds).to(device)
@@ -70,13 +82,16 @@ class _Rows:
     def planned_bytes(n_users: int, n_edges: int, device: str, draw: Draw) -> int:
         """Two numbers of 8 bytes a user, an item an interaction; more where interactions are drawn."""
         weighed = 16 * n_edges if draw == "weight" else 0
-        return (24 if draw == "interaction" else 16) * n_users + 4 * n_edges + weighed
+        return (24 if draw in ("interaction", "root") else 16) * n_users + 4 * n_edges + weighed
 
     def _user(self, draw_B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Users, where their items begin, how many they are, and which of these was drawn if interactions are."""
         if self.weighed is not None:
             user_B, at_B = self.weighed.draw(draw_B)
             within_B = at_B - self.indptr[user_B]
+        elif self.rising is not None:
+            at_B = torch.searchsorted(self.rising, draw_B, right=True).clamp_max(len(self.rising) - 1)
+            user_B, within_B = self.eligible[at_B], None
         elif self.bounds is None:
             user_B, within_B = self.eligible[_uniform(draw_B, self.n_eligible)], None
         else:
@@ -158,7 +173,7 @@ class TripletSampler(_Rows):
     def __init__(self, train: Csr, n_items: int, device: torch.device | str = "cpu", draw: Draw = "user") -> None:
         super().__init__(train, n_items, device, draw)
         self.largest = int(train.counts.max())
-        fused = launching.triton_runs(self.items) and draw != "weight"  # which the kernel does not know
+        fused = launching.triton_runs(self.items) and draw in FUSED
         self.keys = None if fused else torch.from_numpy(_keys(train, n_items)).to(device)
 
     @staticmethod
@@ -166,7 +181,7 @@ class TripletSampler(_Rows):
         """A key beside each item, unless the kernel for CUDA draws."""
         return (
             _Rows.planned_bytes(n_users, n_edges, device, draw)
-            + (0 if device == "cuda" and draw != "weight" else 8) * n_edges
+            + (0 if device == "cuda" and draw in FUSED else 8) * n_edges
         )
 
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
