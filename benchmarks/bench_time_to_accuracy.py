@@ -22,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from harness import parsed, publish
+from harness import parsed, publish, written
 
 METRICS = ("ndcg", "recall", "precision")
 KEPT = ("config.toml", "run.json", "metrics.jsonl", "profile.json")
@@ -46,35 +47,35 @@ def main() -> None:
     paper = json.loads((resources.files("hmlet") / "reporting" / "paper.json").read_text(encoding="utf-8"))[
         "main_table"
     ]
-    runs = []
+    runs: list[dict[str, Any]] = []
+    for run in _runs(options, paper):
+        runs.append(run)
+        written("time_to_accuracy", _result(options, runs), options.record)  # whoever is stopped keeps what is done
+    publish("time_to_accuracy", _result(options, runs), options.json, options.record)
+
+
+def _runs(options: argparse.Namespace, paper: dict[str, dict[str, list[float]]]) -> Iterator[dict[str, Any]]:
+    """Every seed with each cache of kernels, in turns."""
     with tempfile.TemporaryDirectory() as scratch:
         filled = Path(scratch) / "warm"
-        for dataset in options.datasets:
-            for seed, cache in itertools.product(options.seeds, options.caches):
-                name = f"{Path(dataset).name}_{options.model}_{options.preset}_seed{seed}"
-                empty = Path(scratch) / f"{name}_kernels"
-                kernels = empty if cache == "cold" else filled
-                run = _run(
-                    dataset,
-                    seed,
-                    Path(scratch) / f"{name}_{cache}",
-                    options,
-                    _published(paper, dataset, options.model),
-                    kernels,
-                )
-                runs.append({"cache": cache, **run})
-                if cache == "cold":
-                    shutil.copytree(empty, filled, dirs_exist_ok=True)
-                    shutil.rmtree(empty)
-    sets = {
-        Path(dataset).name: {
-            cache: _together([run for run in runs if (run["dataset"], run["cache"]) == (Path(dataset).name, cache)])
-            for cache in options.caches
-        }
-        for dataset in options.datasets
-    }
+        for dataset, seed, cache in itertools.product(options.datasets, options.seeds, options.caches):
+            out = Path(scratch) / f"{Path(dataset).name}_{options.model}_{options.preset}_seed{seed}_{cache}"
+            kernels = out.with_suffix(".kernels") if cache == "cold" else filled
+            published = _published(paper, dataset, options.model)
+            yield {"cache": cache, **_run(dataset, seed, out, options, published, kernels)}
+            if cache == "cold":
+                shutil.copytree(kernels, filled, dirs_exist_ok=True)
+                shutil.rmtree(kernels)
+
+
+def _result(options: argparse.Namespace, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """All runs, and those of a data set and a cache together."""
+    sides: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for run in runs:
+        sides.setdefault(run["dataset"], {}).setdefault(run["cache"], []).append(run)
+    sets = {dataset: {cache: _together(own) for cache, own in each.items()} for dataset, each in sides.items()}
     about = {"model": options.model, "preset": options.preset, "overrides": options.overrides}
-    publish("time_to_accuracy", {**about, "sets": sets, "runs": runs}, options.json, options.record)
+    return {**about, "sets": sets, "runs": runs}
 
 
 def _published(paper: dict[str, dict[str, list[float]]], dataset: str, model: str) -> list[float] | None:

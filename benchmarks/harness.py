@@ -58,12 +58,18 @@ def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
     return float((result.double() - exact).norm() / exact.norm())
 
 
-def publish(what: str, result: dict[str, Any], as_json: bool, record: Path | None) -> None:
-    """Print a result, as JSON or a line a value, and write it down where asked."""
+def written(what: str, result: dict[str, Any], record: Path | None) -> dict[str, Any]:
+    """Write a result down where asked; returns it with the benchmark's name and the date."""
     result = {"benchmark": what, "date": date.today().isoformat(), **result}
     if record is not None:
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return result
+
+
+def publish(what: str, result: dict[str, Any], as_json: bool, record: Path | None) -> None:
+    """Print a result, as JSON or a line a value, and write it down where asked."""
+    result = written(what, result, record)
     if as_json:
         sys.stdout.write(json.dumps(result) + "\n")
         return
