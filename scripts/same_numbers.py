@@ -1,5 +1,7 @@
 """Whether two source trees train the same numbers: `python scripts/same_numbers.py BEFORE AFTER --json`.
 
+With `--python OTHER`, AFTER is trained by that interpreter: with one tree for both, this compares two PyTorch versions.
+
 A refactoring shows with this that nothing moved. Each tree trains every model for a few epochs on the embedded data
 set, on one process and on two, and writes its run; losses, validation metrics, factors and gates have to agree to the
 last bit. The trees are only called by their command line, so they may differ in everything else.
@@ -14,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 MODELS = (
@@ -27,21 +30,24 @@ SHORT = (
 ON_ONE_PROCESS = ("wrmf",)
 
 
-def fingerprint(tree: Path, model: str, ranks: int, device: str) -> dict[str, str]:
-    """SHA-256 of what a short run of a model leaves: its rows of metrics without the clock, and every tensor."""
+def fingerprint(tree: Path, model: str, ranks: int, device: str, python: str, threads: int) -> dict[str, str]:
+    """PyTorch's version, and SHA-256 of what a short run of a model leaves: its rows of metrics without the clock, and
+    every tensor."""
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONSAFEPATH": "1"}
+        environment["OMP_NUM_THREADS"] = str(threads)
         launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"] if ranks > 1 else []
         settings = [word for setting in SHORT for word in ("--set", setting)]
-        command = [sys.executable, *launcher, "-m", "hmlet", "train", "debian", "--model", model, "--out", str(run)]
+        command = [python, *launcher, "-m", "hmlet", "train", "debian", "--model", model, "--out", str(run)]
         subprocess.run(
             [*command, "--device", device, "--seed", "7", *settings],
             env=environment,
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        found = {"metrics": hashlib.sha256(_without_clock(run / "metrics.jsonl")).hexdigest()}
+        found = {"torch": json.loads((run / "run.json").read_bytes())["versions"]["torch"]}
+        found["metrics"] = hashlib.sha256(_without_clock(run / "metrics.jsonl")).hexdigest()
         for name in ("factors.safetensors", "model.safetensors", "layers.safetensors", "gates.parquet"):
             if (run / name).is_file():
                 found[name] = _content(run / name)
@@ -76,20 +82,22 @@ def main() -> int:
     parser.add_argument("after", type=Path)
     parser.add_argument("--model", action="append", choices=MODELS, help="by default all of them")
     parser.add_argument("--ranks", type=int, action="append", help="by default 1 and 2")
+    parser.add_argument("--threads", type=int, action="append", help="of a process; by default 1")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of AFTER")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
-    for model in options.model or MODELS:
-        for ranks in options.ranks or (1, 2):
-            if ranks > 1 and model in ON_ONE_PROCESS:
-                continue
-            before, after = (
-                fingerprint(tree, model, ranks, options.device) for tree in (options.before, options.after)
-            )
-            rows.append({"model": model, "ranks": ranks, "same": before == after, "before": before, "after": after})
-            if not options.json:
-                print(f"{model:<14} {ranks} rank(s): {'the same' if before == after else 'DIFFERENT'}", flush=True)
+    sides = ((options.before, sys.executable), (options.after, options.python))
+    for model, ranks, threads in product(options.model or MODELS, options.ranks or (1, 2), options.threads or (1,)):
+        if ranks > 1 and model in ON_ONE_PROCESS:
+            continue
+        before, after = (fingerprint(tree, model, ranks, options.device, python, threads) for tree, python in sides)
+        same = {**before, "torch": ""} == {**after, "torch": ""}
+        row = {"model": model, "ranks": ranks, "threads": threads, "same": same, "before": before, "after": after}
+        rows.append(row)
+        if not options.json:
+            print(f"{model:<14} {ranks} rank(s): {'the same' if same else 'DIFFERENT'}", flush=True)
     if options.json:
         print(json.dumps({"rows": rows, "same": all(row["same"] for row in rows)}, indent=1))
     return 0 if all(row["same"] for row in rows) else 1

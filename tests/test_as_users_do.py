@@ -161,8 +161,6 @@ SCRIPTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 def test_a_script_runs_and_finds_the_answer(
     name: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name.startswith("implicit: fit"):
-        pytest.importorskip("implicit")
     if name.startswith("scikit-learn"):
         pytest.importorskip("sklearn")
     script, is_right = SCRIPTS[name]

@@ -124,7 +124,6 @@ for call in (
     lambda: hmlet.serve(run, port=0),
     lambda: run.report("page.html"),
     lambda: hmlet.tune(board, "bpr", "tuned", sampler="tpe", trials=1),
-    lambda: hmlet.fit(board, "wrmf", "wrmf", epochs=1),
     lambda: hmlet.fit(board, "bpr", "a", epochs=1, callbacks=[hmlet.callbacks.MLflow()]),
     lambda: hmlet.fit(board, "bpr", "b", epochs=1, callbacks=[hmlet.callbacks.WandB()]),
     lambda: hmlet.fit(board, "bpr", "c", epochs=1, tensorboard="events"),
@@ -139,7 +138,7 @@ for call in (
 
 def test_the_core_reads_a_file_trains_and_recommends_and_the_rest_names_its_extra(tmp_path: Path) -> None:
     done = run_bare(tmp_path, "-c", CORE_SCRIPT)
-    extras = ["serve", "report", "tune", "wrmf", "mlflow", "wandb", "tensorboard", "sklearn"]
+    extras = ["serve", "report", "tune", "mlflow", "wandb", "tensorboard", "sklearn"]
     assert done.stdout.splitlines() == ["(2, 4)", *(f"pip install 'hmlet[{extra}]'" for extra in extras)], done.stderr
 
 

@@ -75,7 +75,6 @@ def test_python_does_the_same(done: subprocess.CompletedProcess[str], place: Pat
     told = subprocess.run(
         [sys.executable, "-c", block],
         cwd=place / "reader",
-        env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # as the command: load changes no thread count
         capture_output=True,
         text=True,
         timeout=300,

@@ -147,4 +147,5 @@ if not TYPE_CHECKING:  # a type checker would take it for every name that there 
             return import_module("hmlet.callbacks")
         if name not in _HOMES:
             raise AttributeError(f"module 'hmlet' has no attribute {name!r}")
+        import_module("hmlet.system.threads").wait_without_spinning()  # before torch is loaded
         return getattr(import_module(_HOMES[name]), name)

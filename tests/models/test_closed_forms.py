@@ -171,6 +171,12 @@ VECTORS = 2 * (spectral.ROUNDS + 1) * 2 * 100 * (5 + spectral.EXTRA)  # columns 
     [
         ("popularity", {}, 10, {"interactions": (400, 0, 0)}),
         ("wrmf", {"embedding_size": 2}, 10, {"systems": (0, 0, 2 * 2 * 100 * 4 + 30 * (2 * 4 + 8 / 3))}),
+        (
+            "wrmf",
+            {"embedding_size": 8},
+            10,
+            {"systems": (0, 0, 2 * 100 * 8 * (8 + 5) + 30 * 128 + (10 * 512 + 20 * 125) / 3)},
+        ),
         ("itemknn", {}, 10, {"pairs": (0, 16 * 1000, 0), "weights": (16 * 400, 0, 0)}),
         ("itemknn", {}, 0, {"pairs": (0, 16 * 10_000, 0), "weights": (16 * 400, 0, 0)}),
         ("ease", {}, 10, {"inverse": (0, 0, 1000), "rows": (0, 4 * 100 * (2 * 10 + 20), 0)}),

@@ -77,7 +77,7 @@ def test_the_conclusion_says_who_did_better_or_as_well_on_test() -> None:
 def test_its_numbers_are_those_of_the_runs(board: Leaderboard) -> None:
     for row in board.ranked:
         run = Run.open(row.run)
-        assert row.seconds == run.record.timings.training_seconds
+        assert row.seconds == run.record.compared_seconds + run.record.timings.training_seconds
         for split, scores in (("valid", row.valid), ("test", row.test)):
             measured = run.evaluate(split).metrics
             assert scores.means == {name: measured[name] for name in ("ndcg", "recall", "precision")}
@@ -86,6 +86,20 @@ def test_its_numbers_are_those_of_the_runs(board: Leaderboard) -> None:
     against = hmlet.compare(*(row.run for row in board.ranked))
     found = against.metrics["ndcg"].against["chance"].t_test_p
     assert by_name(board)["chance"].p == found
+
+
+def test_a_model_is_trained_as_fit_does(board: Leaderboard, tmp_path: Path) -> None:
+    """The losses are compared, and the recipe and every factor are those of the call without settings."""
+    row = by_name(board)["lightgcn"]
+    run, alone = Run.open(row.run), hmlet.fit(board.out / "data", "lightgcn", tmp_path / "run", device="cpu")
+    assert run.record.compared.keys() == {"bpr", "multinomial"}
+    assert run.record.compared == alone.record.compared
+    assert (run.recipe, row.loss) == (alone.recipe, alone.recipe.train.loss)
+    for mine, theirs in zip(run.factors, alone.factors, strict=True):
+        assert (mine == theirs).all()
+    assert row.cells()[1] == row.loss
+    assert by_name(board)["chance"].loss is None
+    assert by_name(board)["chance"].cells()[1] == "–"
 
 
 def test_a_model_that_fails_is_a_row_with_the_reason(board: Leaderboard) -> None:
@@ -166,6 +180,22 @@ def test_a_model_that_needs_far_more_than_is_left_is_skipped(tmp_path: Path, mon
     assert re.fullmatch(
         r"skipped: it needs about \d+ hours, and 15 minutes are left; run the command again to add it", note
     )
+
+
+def test_what_a_model_needs_is_foretold_from_the_training_of_the_last(
+    board: Leaderboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last run trained for two seconds, which nominally take five: 0.4 seconds for each nominal one."""
+    data = hmlet.Dataset.load(board.out / "data")
+    entering = contest.contestants(data, ["lightgcn", "hmlet-end"], "cpu")
+    found = contest._Contest(data, board.out, "cpu", 0.0, 1.0, entering)
+    gated = next(each for each in entering if each.name == "hmlet-end")
+    assert found._need(gated) == 0.0
+    recipe = SimpleNamespace(train=SimpleNamespace(epochs=40))
+    record = SimpleNamespace(epochs=20, timings=SimpleNamespace(training_seconds=2.0), compared_seconds=100.0)
+    found.entries["lightgcn"] = SimpleNamespace(run=SimpleNamespace(recipe=recipe, record=record))  # type: ignore[assignment]
+    monkeypatch.setattr(contest, "nominal_training_seconds", lambda *arguments: 10.0)
+    assert found._need(gated) == pytest.approx(0.4 * gated.cost)
 
 
 def test_a_model_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""How many threads are used, from what the system says and what a clock says."""
+"""How many threads are used, from what the system says."""
 
 from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 
 from hmlet.errors import ConfigError
 from hmlet.system import threads
-from hmlet.system.threads import choose_threads, possible_threads, quota, wait_without_spinning, working_threads
+from hmlet.system.threads import possible_threads, quota, wait_without_spinning, working_threads
 
 
 @pytest.mark.parametrize(
@@ -45,37 +47,16 @@ def test_the_smallest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert possible_threads(tmp_path) == 4
 
 
-@pytest.mark.parametrize(
-    ("times", "chosen"),
-    [
-        ({8: 1.0, 4: 1.8, 2: 3.5, 1: 7.0}, 8),  # idle
-        ({8: 1.4, 4: 1.0, 2: 1.1, 1: 2.0}, 8),  # no clear winner: the number that the machine has
-        ({8: 9.0, 4: 2.0, 2: 1.0, 1: 1.1}, 2),  # busy
-        ({6: 5.0, 3: 4.0, 1: 1.0}, 1),
-    ],
-)
-def test_fewer_threads_are_taken_if_they_are_clearly_faster(times: dict[int, float], chosen: int) -> None:
-    assert choose_threads(max(times), times.__getitem__) == chosen
-
-
-def test_one_possible_thread_is_not_measured() -> None:
-    assert choose_threads(1, lambda count: pytest.fail("there is nothing to choose")) == 1
-
-
-def test_the_number_is_set_for_a_while_and_a_wanted_one_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_is_set_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is and however threads wait, it is what the process may use, unless told otherwise."""
     before = torch.get_num_threads()
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(threads, "_seconds", lambda count: pytest.fail("nobody asked for a measurement"))
-        with working_threads(before + 1):
-            assert torch.get_num_threads() == before + 1
-        with working_threads(measured=False):
-            assert torch.get_num_threads() == possible_threads()
-        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # they sleep while they wait
+    monkeypatch.setattr(threads, "possible_threads", lambda: before + 2)
+    for policy in ("passive", "active"):
+        monkeypatch.setenv("OMP_WAIT_POLICY", policy)
         with working_threads():
-            assert torch.get_num_threads() == possible_threads()
-    with working_threads():
-        assert 1 <= torch.get_num_threads() <= possible_threads()
+            assert torch.get_num_threads() == before + 2
+    with working_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
     with pytest.raises(ConfigError, match="0 is not a valid number of threads"), working_threads(0):
         pass
@@ -85,3 +66,20 @@ def test_openmp_is_told_only_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     wait_without_spinning()
     assert "OMP_WAIT_POLICY" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("script", "policy"),
+    [
+        ("import hmlet", None),
+        ("import hmlet; hmlet.fit", "passive"),
+        ("import hmlet; hmlet.Dataset", "passive"),
+        ("import torch, hmlet; hmlet.fit", None),
+        ("import os, hmlet; os.environ['OMP_WAIT_POLICY'] = 'active'; hmlet.fit", "active"),
+    ],
+)
+def test_python_lets_threads_sleep_if_hmlet_loads_torch(script: str, policy: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    code = f"{script}; import os; print(os.environ.get('OMP_WAIT_POLICY'))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(policy)

@@ -118,6 +118,8 @@ def test_small_data_is_compared_by_whole_trainings_and_large_data_by_a_quarter(
     recipes = [recipe(loss) for loss in seconds]
     assert comparison.shares(data, recipes, "cpu") == [1.0, 0.5, 0.25]
     assert comparison.shares(data, recipes, "cuda") == [0.25, 0.25, 0.25]
+    assert comparison.nominal_cost(data, recipes, "cpu") == 10.0 + 15.0 + 250.0 + 1000.0
+    assert comparison.nominal_cost(data, recipes[1:2], "cpu") == 30.0
 
 
 def order(
@@ -193,7 +195,9 @@ def test_the_best_is_trained_and_the_record_says_why(
     said: list[str] = []
     run = loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", tell=said.append)
     assert run.recipe() == recipe("multinomial")
-    assert RunDirectory.open(run.path).record.compared == {"multinomial": 0.5, "bpr": 0.25}
+    record = RunDirectory.open(run.path).record
+    assert record.compared == {"multinomial": 0.5, "bpr": 0.25}
+    assert record.compared_seconds > 0
     assert "comparing the losses bpr and multinomial on the validation part, by short trainings" in said
     assert "NDCG@20: multinomial 0.5000, bpr 0.2500; going on with multinomial" in said
     assert multinomial_wins == [2]
@@ -212,7 +216,7 @@ def test_a_resumed_run_keeps_its_loss(data: Dataset, tmp_path: Path, multinomial
 def test_one_recipe_needs_no_comparison(data: Dataset, tmp_path: Path, multinomial_wins: list[int]) -> None:
     run = loop.fit(data, recipe("bpr"), tmp_path / "run")
     assert not multinomial_wins
-    assert "compared" not in run.record.as_json()
+    assert not {"compared", "compared_seconds"} & run.record.as_json().keys()
 
 
 def test_without_a_validation_part_the_first_is_trained(tmp_path: Path, multinomial_wins: list[int]) -> None:

@@ -108,7 +108,6 @@ def test_time_in_a_phase_is_not_time_of_the_one_around_it(monkeypatch: pytest.Mo
 
 
 def test_a_model_without_gradient_steps_has_phases_alone(tmp_path: Path) -> None:
-    pytest.importorskip("implicit")
     run = fit(tmp_path / "run", recipe("wrmf"), Profile())
     assert set(run.read_json("profile.json")) == {"seconds", "phases"}
 

@@ -157,7 +157,7 @@ def fit(
     change the recipe. Of several recipes, each with a loss of its own, the one that is best on validation after a short
     training is taken; a model by its name, for data that no search was made for, has such alternatives. `minutes` is a
     budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the recipe of the
-    finished run names. `threads` on the CPU are by default those that this machine has and that are fast now. With
+    finished run names. `threads` on the CPU are by default as many as the process may use. With
     `resume`, the run in `out` continues from its last checkpoint, by its own recipe if none is given. With `extend`, a
     run with a constant step size trains for more epochs: those of the recipe, or twice its own. The run keeps a copy
     of its data, unless `keep_data` is off and the data is on disk. `profile` writes where the time goes to
@@ -178,7 +178,7 @@ def fit(
     calls = [*callbacks, *([] if tensorboard is None else [TensorBoard(tensorboard)])]
     with (
         joined(ranks) as group,
-        training_threads(choose_device(device, group), threads, chosen, begun),
+        training_threads(choose_device(device, group), threads, begun),
         telling(calls, dataset, Path(out), first=group.rank == 0) as told,
         progress(f"training {chosen.model.name}") as advance,
     ):
@@ -259,7 +259,7 @@ def tune(
     if space is None or isinstance(space, str | Path):
         space = load_space(None if space is None else Path(space), name, preset, chosen.train.loss)
     dataset = _load(source, progress)
-    with training_threads(choose_device(device), None, chosen), progress(f"tuning {name}") as advance:
+    with training_threads(choose_device(device), None), progress(f"tuning {name}") as advance:
 
         def tell(records: Sequence[TrialRecord]) -> None:
             ended, best = sum(record.ended for record in records), best_trial(records)
@@ -332,14 +332,14 @@ def _sizes(data: Dataset | Path | str | None, users: float | None, items: float 
 
 
 def training_threads(
-    device: torch.device, threads: int | None, recipe: Recipe, begun: RunDirectory | None = None
+    device: torch.device, threads: int | None, begun: RunDirectory | None = None
 ) -> AbstractContextManager[None]:
     """The CPU threads of a training. A resumed one takes as many as before, because sums depend on the number."""
     if threads is None and device.type == "cuda":
         return nullcontext()
     if threads is None and begun is not None and begun.record.hardware.kind == "cpu":
         threads = min(begun.record.hardware.threads, possible_threads())
-    return working_threads(threads, measured=not recipe.train.deterministic)
+    return working_threads(threads)
 
 
 def _warn(recipe: Recipe, device: str) -> None:

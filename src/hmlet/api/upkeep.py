@@ -57,7 +57,7 @@ def update(
         grown, added = extended(opened.data, read)
     log.info("%s", _told(added))
     with (
-        training_threads(choose_device(device), threads, opened.recipe),
+        training_threads(choose_device(device), threads),
         watching(progress)(f"updating {opened.record.model}") as advance,
     ):
         trained = updating.update(
@@ -94,7 +94,7 @@ def refit(
     opened = open_run(run)
     test = opened.evaluate().metrics if opened.data.count("test") else None
     with (
-        training_threads(choose_device(device), threads, opened.recipe),
+        training_threads(choose_device(device), threads),
         watching(progress)(f"refitting {opened.record.model}") as advance,
     ):
         trained = refitting.refit(

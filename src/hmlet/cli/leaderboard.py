@@ -24,10 +24,12 @@ def leaderboard(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
-    """Find the best model for a data set: train each with its default recipe in a time budget and compare them.
+    """Find the best model for a data set: train each as `hmlet train` does, in a time budget, and compare them.
 
     Closed forms run first, then the models of `hmlet try`, then all others. Each gets a share of the time that is left,
     and a schedule that fits. Run it again to continue: it keeps finished runs and resumes an unfinished one.
+
+    The table shows the loss that a model was trained by: for some, `hmlet train` compares losses first.
 
     Validation NDCG@20 chooses the best model. p is from a paired t-test of users' test NDCG@20 against the best.
 

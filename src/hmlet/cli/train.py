@@ -45,7 +45,7 @@ def train(
         typer.Option(help="Time budget: shorten the schedule so that training fits and still anneals to its end."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads. Default: measured, within the CPU quota.", min=1)
+        int | None, typer.Option(help="CPU threads. Default: as many as the process may use.", min=1)
     ] = None,
     resume: Annotated[
         bool,

@@ -1,24 +1,34 @@
-"""WRMF (Hu, Koren and Volinsky, ICDM '08): weighted least squares over all cells, solved side by side by `implicit`.
+"""WRMF (Hu, Koren and Volinsky, ICDM '08): weighted least squares over all cells, one side after the other.
 
 min Σ_ui c_ui (p_ui - x_u · y_i)² + λ (Σ ‖x_u‖² + Σ ‖y_i‖²)
-with c = 1 + α r and p = 1 for an interaction of weight r (1 if the data has no weights), c = 1 and p = 0 elsewhere
+with c = 1 + w and p = 1 for an interaction, c = 1 and p = 0 elsewhere; w = α r, and r = 1 if the data has no weights
+
+Given Y, a user with the items S solves (YᵀY + λ + Y_Sᵀ W Y_S) x = Y_Sᵀ (1 + w). All users share YᵀY + λ = L Lᵀ. So with
+Z = √W Y_S L^-ᵀ and t = (1 + w) / √w, each user has a system of D unknowns or, with the same solution, of |S|:
+x = L^-ᵀ (1 + ZᵀZ)^-1 Zᵀ t = L^-ᵀ Zᵀ (1 + ZZᵀ)^-1 t
+Most users have fewer items than D. The condition number of both is at most 1 + max w, so float32 is enough.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from hmlet.data import Csr
-from hmlet.errors import MissingExtra
+from hmlet.errors import TrainingError
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
-from hmlet.graph.work import Part
+from hmlet.graph.work import FLOAT, Part
 from hmlet.models.base import EmbeddingConfig, Model, Newcomer, Pass, Product, Side
+
+BLOCK = 2**21  # floats of the neighbours' factors that are gathered at once
+PIECE = 2**13  # rows that are in float64 at once
 
 
 class WRMFConfig(EmbeddingConfig):
@@ -35,10 +45,20 @@ class WRMFConfig(EmbeddingConfig):
     """λ of the least-squares problems."""
 
     def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
-        """For every node of both sides a D × D system, which every interaction adds to; and both Gram matrices."""
-        size, n_nodes = self.embedding_size, n_users + n_items
-        operations = 2 * 2 * n_edges * size**2 + n_nodes * (2 * size**2 + size**3 / 3)
+        """A system for every node, with as many unknowns as the mean node has neighbours, but at most D."""
+        size, operations = self.embedding_size, 0.0
+        for n_nodes in (n_users, n_items):
+            unknowns = min(size, n_edges / max(1, n_nodes))
+            operations += 2 * n_edges * size * unknowns + n_nodes * (2 * size**2 + unknowns**3 / 3)
         return [Part("systems", operations=operations)]
+
+
+class Block(NamedTuple):
+    """Nodes of about the same degree, with their neighbours: B nodes, at most S neighbours."""
+
+    nodes_B: Tensor
+    neighbours_BS: Tensor
+    weights_BS: Tensor  # w; 0 where a node has fewer neighbours
 
 
 class WRMF(Model):
@@ -55,35 +75,53 @@ class WRMF(Model):
         return self.layers([self.embedding])
 
     def solve(self, train: Csr) -> float:
-        """One exact solution of the users given the items, then of the items given the users; returns the loss."""
-        try:
-            from implicit.cpu.als import AlternatingLeastSquares
-        except ImportError as error:
-            raise MissingExtra("WRMF", "implicit", "wrmf") from error
-        from scipy.sparse import csr_matrix  # here, because every command imports this module
+        """One exact solution of the users given the items, then of the items given the users; returns the loss.
 
-        losses: list[float] = []
-        als = AlternatingLeastSquares(
-            factors=self.config.embedding_size,
-            regularization=self.config.regularization,
-            use_cg=False,
-            iterations=1,
-            calculate_training_loss=True,
-            num_threads=torch.get_num_threads(),
-        )
-        # implicit continues from the factors it is given.
-        factors = self.embedding.detach().cpu().numpy()
-        als.user_factors, als.item_factors = factors[: self.n_users].copy(), factors[self.n_users :].copy()
-        weights = np.ones(len(train.items), dtype=np.float32) if train.weights is None else train.weights
-        confidence = (1.0 + self.config.alpha * weights).astype(np.float32)
-        matrix = csr_matrix((confidence, train.items, train.indptr), shape=(self.n_users, self.n_items))
-        als.fit(matrix, show_progress=False, callback=lambda iteration, elapsed, loss: losses.append(float(loss)))
-        self.embedding.data.copy_(torch.from_numpy(np.concatenate([als.user_factors, als.item_factors])))
-        return losses[-1]
+        The loss is the objective divided by the sum of all confidences.
+        """
+        weights_E = np.ones(len(train.items), dtype=np.float32) if train.weights is None else train.weights
+        by_user = Csr(train.indptr, train.items, self.config.alpha * weights_E)
+        try:
+            users_UD, _ = self._side(self.embedding[self.n_users :].cpu(), by_user)
+            items_ID, explained = self._side(users_UD, _transposed(by_user, self.n_items))
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise TrainingError("WRMF's systems are singular", "raise model.regularization") from error
+        self.embedding.copy_(torch.cat([users_UD, items_ID]))
+        added = float(self.config.alpha * weights_E.sum(dtype=np.float64))
+        penalty = self.config.regularization * float(users_UD.double().square().sum())
+        return (len(train.items) + added - explained + penalty) / (self.n_users * self.n_items + added)
+
+    def _side(self, others_XD: Tensor, rows: Csr) -> tuple[Tensor, float]:
+        """The factors of one side given the other's, and Σ (1 + w) x · y over all interactions.
+
+        That sum is the difference between the objective at 0 and at its minimum.
+        """
+        size = self.config.embedding_size
+        gram_DD = self.config.regularization * torch.eye(size).double()
+        for piece_PD in torch.split(others_XD, PIECE):
+            gram_DD += piece_PD.double().T @ piece_PD.double()
+        root_DD = torch.linalg.cholesky(gram_DD)
+        shared_XD = _times_inverse(others_XD, root_DD.T, upper=True)
+        found_ND, explained = torch.zeros(len(rows.counts), size), 0.0
+        for block in _blocks(rows, size):
+            roots_BS1 = block.weights_BS.sqrt()[..., None]
+            z_BSD = embedding(block.neighbours_BS, shared_XD).mul_(roots_BS1)
+            t_BS1 = torch.where(roots_BS1 > 0, roots_BS1 + 1 / roots_BS1, 0.0)
+            right_BD1 = z_BSD.mT @ t_BS1
+            if z_BSD.shape[1] < size:
+                solution_BD1 = z_BSD.mT @ _plus_one_solved(z_BSD @ z_BSD.mT, t_BS1)
+            else:
+                solution_BD1 = _plus_one_solved(z_BSD.mT @ z_BSD, right_BD1)
+            found_ND[block.nodes_B] = solution_BD1[..., 0]
+            explained += float((right_BD1 * solution_BD1).sum(dtype=torch.float64))
+        return _times_inverse(found_ND, root_DD, upper=False), explained
 
     def solving_bytes(self, n_edges: int) -> int:
-        """implicit copies the factors, and holds the interactions by user and by item with their confidence."""
-        return self.embedding.nbytes + 3 * 12 * n_edges
+        """Four copies of the factors at most, the interactions by user and by item, and a block.
+
+        A block has at least one node with all its neighbours, which may be a whole side.
+        """
+        return 4 * self.embedding.nbytes + 3 * 12 * n_edges + 2 * FLOAT * max(BLOCK, self.embedding.numel())
 
     def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer:
         """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
@@ -96,3 +134,43 @@ class WRMF(Model):
             return x_D
 
         return Newcomer(solve)
+
+
+def _plus_one_solved(left_BXX: Tensor, right_BX1: Tensor) -> Tensor:
+    """The solutions of (left + 1) x = right."""
+    left_BXX.diagonal(dim1=1, dim2=2).add_(1.0)
+    return torch.cholesky_solve(right_BX1, torch.linalg.cholesky(left_BXX))
+
+
+def _times_inverse(rows_ND: Tensor, triangle_DD: Tensor, upper: bool) -> Tensor:
+    """Rows times the inverse of a triangular matrix, which is nearly singular if λ is small: in float64."""
+    pieces = [
+        torch.linalg.solve_triangular(triangle_DD, piece_PD.double(), upper=upper, left=False).float()
+        for piece_PD in torch.split(rows_ND, PIECE)
+    ]
+    return torch.cat(pieces)
+
+
+def _transposed(by_user: Csr, n_items: int) -> Csr:
+    """For each item a run of users, as `by_user` has for each user a run of items."""
+    assert by_user.weights is not None
+    order = np.argsort(by_user.items, kind="stable")
+    users = np.repeat(np.arange(len(by_user.counts), dtype=by_user.items.dtype), by_user.counts)[order]
+    counts = np.bincount(by_user.items, minlength=n_items)
+    return Csr(np.concatenate([[0], counts.cumsum()]), users, by_user.weights[order])
+
+
+def _blocks(rows: Csr, size: int) -> Iterator[Block]:
+    """The nodes with neighbours by falling degree, so that those of a block have about as many."""
+    assert rows.weights is not None
+    order = np.argsort(-rows.counts, kind="stable")[: np.count_nonzero(rows.counts)]
+    start = 0
+    while start < len(order):
+        most = rows.counts[order[start]]
+        nodes = order[start : start + max(1, BLOCK // (most * size))]
+        steps = np.arange(most)
+        there_BS = steps < rows.counts[nodes][:, None]
+        at_BS = np.where(there_BS, rows.indptr[nodes][:, None] + steps, 0)
+        weights_BS = np.where(there_BS, rows.weights[at_BS], np.float32(0))
+        yield Block(*map(torch.from_numpy, (nodes, rows.items[at_BS].astype(np.int64), weights_BS)))
+        start += len(nodes)

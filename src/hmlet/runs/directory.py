@@ -103,6 +103,7 @@ class RunDirectory:
         data: Dataset,
         device: str,
         compared: Mapping[str, float] | None = None,
+        compared_seconds: float = 0.0,
         origin: UpdatedFrom | RefittedFrom | None = None,
         keep_data: bool = True,
     ) -> RunDirectory:
@@ -124,7 +125,7 @@ class RunDirectory:
             hardware=Hardware.of(device),
         )
         if compared:
-            record = record.model_copy(update={"compared": compared})
+            record = record.model_copy(update={"compared": compared, "compared_seconds": compared_seconds})
         if origin is not None:
             key = "updated_from" if isinstance(origin, UpdatedFrom) else "refitted_from"
             record = record.model_copy(update={key: origin})

@@ -218,6 +218,8 @@ class RunRecord(Part):
     """The machine that the run was trained on."""
     compared: Mapping[str, float] = Field(default_factory=dict)
     """Validation NDCG@20 of a short training by each loss, where the best of them was chosen so; else absent."""
+    compared_seconds: float = 0.0
+    """Wall seconds of these short trainings; absent without them."""
     best_epoch: Count = 0
     """Epoch that the stored model comes from, counted from 1; absent while training."""
     epochs: Count = 0

@@ -18,7 +18,10 @@ from hmlet.system.frames import Framed, table_of
 
 K = 20
 SELECTED_BY = "ndcg"  # on the validation part
-COLUMNS = ("model", "valid NDCG@20", *(f"test {TITLES[name]}@{K}" for name in TABLE), "95 % interval", "p", "seconds")
+COLUMNS = (
+    *("model", "loss", "valid NDCG@20", *(f"test {TITLES[name]}@{K}" for name in TABLE)),
+    *("95 % interval", "p", "seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Row:
 
     model: str
     kind: str
-    seconds: float | None = None  # of training and validation
+    seconds: float | None = None  # of training and validation, and of comparing losses before
     valid: Scores | None = None
     test: Scores | None = None
     p: float | None = (
@@ -53,12 +56,14 @@ class Row:
     )
     run: Path | None = None
     note: str = ""
+    loss: str | None = None  # that it was trained by; None for a closed form
 
     def as_json(self) -> dict[str, object]:
         parts = {"valid": self.valid, "test": self.test}
         return {
             "model": self.model,
             "kind": self.kind,
+            "loss": self.loss,
             "seconds": self.seconds,
             **{part: None if scores is None else scores.means for part, scores in parts.items()},
             "intervals": {part: None if scores is None else scores.intervals for part, scores in parts.items()},
@@ -74,6 +79,7 @@ class Row:
         low, high = self.test.intervals[SELECTED_BY]
         return [
             self.model,
+            self.loss or "–",
             f"{self.valid.means[SELECTED_BY]:.4f}",
             *(f"{self.test.means[name]:.4f}" for name in TABLE),
             f"{low:.4f} … {high:.4f}",
@@ -123,7 +129,13 @@ class Leaderboard(Framed):
         }
 
     def to_arrow(self) -> pa.Table:
-        columns = ["model", "kind", "seconds", *(f"{part}_{name}" for part in ("valid", "test") for name in TABLE)]
+        columns = [
+            "model",
+            "kind",
+            "loss",
+            "seconds",
+            *(f"{part}_{name}" for part in ("valid", "test") for name in TABLE),
+        ]
         rows = []
         for row in self.rows:
             parts = {"valid": row.valid, "test": row.test}
@@ -173,16 +185,18 @@ def rank(entries: Mapping[str, Entry], kinds: Mapping[str, str], notes: Mapping[
     for at, name in enumerate(order):
         entry, best = entries[name], entries[order[0]]
         values, others = (each.test.per_user[SELECTED_BY] for each in (best, entry))
+        recipe, record = entry.run.recipe, entry.run.record
         rows.append(
             Row(
                 model=name,
                 kind=kinds[name],
-                seconds=entry.run.record.timings.training_seconds,
+                seconds=record.compared_seconds + record.timings.training_seconds,
                 valid=valid[at],
                 test=test[at],
                 p=t_test(values, others) if at else None,
                 run=entry.run.directory.path,
                 note=_shortening(entry),
+                loss=None if recipe.model.solved else recipe.train.loss,
             )
         )
     return (*rows, *(Row(name, kinds[name], note=note) for name, note in notes.items()))

@@ -38,6 +38,7 @@ from hmlet.system.progress import Advance, Progress, watching
 from hmlet.system.spelling import option
 from hmlet.system.threads import working_threads
 from hmlet.system.units import duration
+from hmlet.training.comparison import nominal_cost
 from hmlet.training.floor import nominal_training_seconds
 from hmlet.training.loop import choose_device, fit
 from hmlet.training.planning import Sizes
@@ -60,7 +61,7 @@ def leaderboard(
     device: str = "auto",
     progress: Progress | bool = True,
 ) -> Leaderboard:
-    """Train every model, or those named, with its default recipe, and rank them by validation: `hmlet leaderboard`.
+    """Train every model, or those named, as `fit` does by default, and rank them by validation: `hmlet leaderboard`.
 
     Example: hmlet.leaderboard("debian", "board", minutes=10).best
 
@@ -89,11 +90,11 @@ def leaderboard(
 
 @dataclass(frozen=True)
 class Contestant:
-    """A model, its recipe for the data, and a rough cost in seconds, which is 0 for a model that is solved."""
+    """A model, the recipes that `fit` would compare for the data, and a rough cost, which is 0 for a solved model."""
 
     name: str
-    recipe: Recipe
-    cost: float
+    recipes: list[Recipe]
+    cost: float  # seconds
 
     @property
     def weight(self) -> float:
@@ -108,22 +109,17 @@ def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Conte
         names.append(FLOOR)
     found = []
     for name in names:
-        recipe = resolution.resolve(name, dataset=known_name(data), shape=Shape.of(data), device=device)
-        found.append(Contestant(name, recipe, estimated_seconds(recipe, Sizes.of(data), device)))
+        recipes = resolution.alternatives(name, dataset=known_name(data), shape=Shape.of(data), device=device)
+        # A rough time orders the models. The first runs correct it.
+        cost = 0.0 if MODELS[name].Config.solved else nominal_cost(data, recipes, device)
+        found.append(Contestant(name, recipes, cost))
 
     def turn(each: Contestant) -> tuple[object, ...]:
         if not each.cost:
-            return False, each.name != FLOOR, each.recipe.train.epochs
+            return False, each.name != FLOOR, each.recipes[0].train.epochs
         return True, each.name not in QUICK, each.cost
 
     return sorted(found, key=turn)
-
-
-def estimated_seconds(recipe: Recipe, sizes: Sizes, device: str) -> float:
-    """A rough time of a training, which orders the models and is corrected by the first runs; 0 of a solved model."""
-    if recipe.model.solved:
-        return 0.0
-    return nominal_training_seconds(recipe, sizes.users, sizes.items, sizes.edges, device)
 
 
 class _Contest:
@@ -183,12 +179,13 @@ class _Contest:
                 if epoch < last and time.monotonic() > self.stop_at:
                     raise StopTraining
 
-            recipe = each.recipe if before is None else before.recipe()
+            recipes = each.recipes if before is None else [before.recipe()]
             ends = time.monotonic() + self._allowance(each) if each.cost else None  # what is solved is never shortened
-            fit(self.data, recipe, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
+            fit(self.data, recipes, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
         run = FinishedRun.open(path)
         valid, test = (run.evaluate(part, k=K) for part in ("valid", "test"))
-        self.entries[each.name] = Entry(run, valid, test, each.recipe.train.epochs)
+        wanted = {recipe.train.loss: recipe.train.epochs for recipe in each.recipes}
+        self.entries[each.name] = Entry(run, valid, test, wanted.get(run.recipe.train.loss, 0))
 
     def _no_time_for(self, each: Contestant) -> str | None:
         """Why a model is not started, if so."""
@@ -213,14 +210,15 @@ class _Contest:
         return min(left, max(share, LEAST_SHARE * self._need(each), LEAST_OF_EQUAL * left / len(to_come)))
 
     def _need(self, each: Contestant) -> float:
-        """The seconds of a model's whole schedule, by what the last one took; 0 before there is one."""
-        trained = [one for one in self.contestants if one.cost and one.name in self.entries]
+        """The seconds of a model's comparison and whole schedule, by what the last one took; 0 before there is one."""
+        trained = [one.name for one in self.contestants if one.cost and one.name in self.entries]
         if not trained:
             return 0.0
-        last = trained[-1]
-        record = self.entries[last.name].run.record
-        seconds = record.timings.training_seconds * last.recipe.train.epochs / record.epochs
-        return each.cost * seconds / last.cost
+        last, sizes = self.entries[trained[-1]].run, Sizes.of(self.data)
+        kind = choose_device(self.device).type
+        nominal = nominal_training_seconds(last.recipe, sizes.users, sizes.items, sizes.edges, kind)
+        nominal *= last.record.epochs / last.recipe.train.epochs
+        return each.cost * last.record.timings.training_seconds / nominal
 
     def _text(self, doing: str) -> str:
         worth = {name: entry.valid.metrics["ndcg"] for name, entry in self.entries.items()}

@@ -36,6 +36,7 @@ def _scores_table(rows: tuple[Row, ...]) -> Card:
     titles = [f"{TITLES[name]}@{K}" for name in TABLE]
     columns = [
         "model",
+        "loss",
         *(f"validation {title}" for title in titles),
         *(f"test {title}" for title in titles),
         "p against the best",
@@ -50,7 +51,15 @@ def _scores_table(rows: tuple[Row, ...]) -> Card:
         scores = [_with_interval(part, name) for part in (row.valid, row.test) for name in TABLE]
         p = "–" if row.p is None else p_value(row.p)
         shortened = escape(row.note.removeprefix("shortened to "))
-        cells.append([model, *scores, p, Cell(f'{duration(row.seconds)}<br><span class="range">{shortened}</span>')])
+        cells.append(
+            [
+                model,
+                row.loss or "–",
+                *scores,
+                p,
+                Cell(f'{duration(row.seconds)}<br><span class="range">{shortened}</span>'),
+            ]
+        )
     see = (
         "Means over users with their 95 % intervals. Validation chooses the model; the test part only measures it. "
         "p is of the paired t-test of test NDCG, not corrected for the number of models."

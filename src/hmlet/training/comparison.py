@@ -46,6 +46,13 @@ def shares(data: Dataset, recipes: Sequence[Recipe], device: str) -> list[float]
     return [min(1.0, max(SHARE, WORTH[device] / whole)) for whole in _seconds(data, recipes, device)]
 
 
+def nominal_cost(data: Dataset, recipes: Sequence[Recipe], device: str) -> float:
+    """About the seconds of comparing recipes, if there are several, and of training by the slowest; nominal ones."""
+    seconds = _seconds(data, recipes, device)
+    comparing = sum(map(mul, seconds, shares(data, recipes, device))) if len(recipes) > 1 else 0.0
+    return comparing + max(seconds)
+
+
 def compare(
     data: Dataset,
     recipes: Sequence[Recipe],

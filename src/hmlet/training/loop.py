@@ -122,7 +122,9 @@ def fit(
     with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
         ranks.first(lambda: held.enter_context(locked(path)))  # its value is None
         record = ranks.first(
-            lambda: _enter(path, recipe, data, place, resume, extend, compared, origin, keep_data).record.as_json()
+            lambda: _enter(
+                path, recipe, data, place, resume, extend, compared, chosen_in, origin, keep_data
+            ).record.as_json()
         )
         run = RunDirectory(path, RunRecord.model_validate(record))
         if run.finished:
@@ -256,13 +258,14 @@ def _enter(
     resume: bool,
     extend: bool,
     compared: Mapping[str, float] | None,
+    chosen_in: float,
     origin: UpdatedFrom | RefittedFrom | None,
     keep_data: bool,
 ) -> RunDirectory:
     """The run directory to train in: a new one, or with `resume` the one that is there, if it is of the same making."""
     started = (path / RECORD).is_file()
     if not extend and not (resume and started):
-        return RunDirectory.create(path, recipe, data, str(device), compared, origin, keep_data)
+        return RunDirectory.create(path, recipe, data, str(device), compared, chosen_in, origin, keep_data)
     run = RunDirectory.open(path)
     before = run.record.data
     if before.fingerprint != data.fingerprint:
