@@ -72,3 +72,10 @@ def test_nothing_has_a_gradient() -> None:
 def test_what_solving_holds() -> None:
     """A copy of the factors of 20 nodes, and 100 interactions by user, by item and with their confidence."""
     assert fresh(1.0, 1.0).solving_bytes(100) == 20 * 4 * 4 + 3 * 12 * 100
+
+
+def test_the_work_of_solving() -> None:
+    """D = 3: each of 100 interactions adds 3 × 3 products to a system on either side, a multiply and an add each.
+    Each of 30 nodes adds as many to a Gram matrix, and its system takes 3³ / 3 operations."""
+    (part,) = WRMFConfig(embedding_size=3).solving(10, 20, 100)
+    assert (part.name, part.operations) == ("systems", 2 * 100 * 2 * 9 + 30 * (2 * 9 + 9))
