@@ -65,6 +65,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training/forecast": ("training/test_trainer.py", "training/test_forecast.py"),
     "training/loop": ("training/test_comparison.py", "training/test_profiling.py", *LOOP),
     "training/trainer": ("training/test_trainer.py", "training/test_loop.py"),
+    "training/capacity": ("training/test_planning.py",),
+    **{
+        f"training/{name}": (f"training/test_{name}.py",)
+        for name in ("comparison", "environment", "floor", "planning", "profiling", "refitting", "updating")
+    },
+    "models/growth": ("models/test_growth.py",),
     "models/base": (DEFAULTS, "models/test_base.py", "models/test_gating.py", "models/test_propagation.py"),
     "models/hmlet": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
     "models/gating": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
