@@ -65,11 +65,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training/forecast": ("training/test_trainer.py", "training/test_forecast.py"),
     "training/loop": ("training/test_comparison.py", "training/test_profiling.py", *LOOP),
     "training/trainer": ("training/test_trainer.py", "training/test_loop.py"),
-    "training/capacity": ("training/test_planning.py",),
-    **{
-        f"training/{name}": (f"training/test_{name}.py",)
-        for name in ("comparison", "environment", "floor", "planning", "profiling", "refitting", "updating")
-    },
+    "training/comparison": ("training/test_comparison.py", "training/test_loop.py"),
+    "training/refitting": ("training/test_refitting.py",),
+    "training/updating": ("training/test_updating.py",),
+    "training/planning": ("training/test_planning.py", "cli/test_plan.py"),
+    "training/capacity": ("cli/test_plan.py",),
+    "training/floor": (FLOOR, "training/test_forecast.py", "training/test_comparison.py"),
+    "training/profiling": ("training/test_profiling.py",),
+    "training/environment": ("training/test_environment.py", "cli/test_signals.py"),
     "models/growth": ("models/test_growth.py",),
     "models/base": (DEFAULTS, "models/test_base.py", "models/test_gating.py", "models/test_propagation.py"),
     "models/hmlet": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
