@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import oracles
 import pytest
 import torch
 from scipy.stats import binom
+from threaded import on_two
 from torch import Tensor, nn
 
 from hmlet.graph.kernels import gumbel_softmax, mix
@@ -131,37 +130,11 @@ def test_batch_norm_over_two_ranks_is_that_of_all_nodes(training: bool) -> None:
     assert ours.num_batches_tracked == int(training)
 
 
-@dataclass(frozen=True)
-class Thread(Ranks):
-    """One of two ranks that are threads of this process."""
-
-    size: int = 2
-    sent: dict[int, Tensor] = field(default_factory=dict)
-    barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=10))
-
-    def _exchange(self, own: Tensor) -> list[Tensor]:
-        self.sent[self.rank] = own
-        self.barrier.wait()
-        every = [self.sent[rank] for rank in range(self.size)]
-        self.barrier.wait()
-        return every
-
-    def rows(self, x_NC: Tensor) -> Tensor:
-        return torch.cat(self._exchange(x_NC), dim=1)[self.own_rows(len(x_NC))]
-
-    def gather(self, x_MF: Tensor, n: int) -> Tensor:
-        every_NF = torch.cat(self._exchange(x_MF))
-        assert len(every_NF) == n
-        return every_NF
-
-
 @pytest.mark.parametrize("hidden", [(), (5,), (5, 3)])
 def test_a_gate_over_two_ranks_is_the_gate_of_all_columns(hidden: tuple[int, ...]) -> None:
     """Each rank gives three of six columns, and gets its three columns of the choice back."""
     linear_ND, nonlinear_ND = (torch.randn(7, 6, generator=generator(seed)) for seed in (1, 2))
     expected_ND, expected_N = Gate(6, hidden, 0.0, generator(3))(linear_ND, nonlinear_ND, Pass(hard=False))
-    first = Thread()
-    both = [first, Thread(rank=1, sent=first.sent, barrier=first.barrier)]
 
     def forward(ranks: Ranks) -> tuple[Tensor, Tensor]:
         gate = Gate(6, hidden, 0.0, generator(3))
@@ -170,8 +143,7 @@ def test_a_gate_over_two_ranks_is_the_gate_of_all_columns(hidden: tuple[int, ...
         )
         return own
 
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(forward, both))
+    found = on_two(forward)
     torch.testing.assert_close(torch.cat([chosen_NC for chosen_NC, _ in found], dim=1), expected_ND)
     for _, probability_N in found:
         torch.testing.assert_close(probability_N, expected_N)
