@@ -69,7 +69,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training/refitting": ("training/test_refitting.py",),
     "training/updating": ("training/test_updating.py",),
     "training/planning": ("training/test_planning.py", "cli/test_plan.py"),
-    "training/capacity": ("cli/test_plan.py",),
+    "training/capacity": ("training/test_capacity.py", "cli/test_plan.py"),
     "training/floor": (FLOOR, "training/test_forecast.py", "training/test_comparison.py"),
     "training/profiling": ("training/test_profiling.py",),
     "training/environment": ("training/test_environment.py", "cli/test_signals.py"),
