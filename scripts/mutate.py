@@ -65,6 +65,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training/forecast": ("training/test_trainer.py", "training/test_forecast.py"),
     "training/loop": ("training/test_comparison.py", "training/test_profiling.py", *LOOP),
     "training/trainer": ("training/test_trainer.py", "training/test_loop.py"),
+    "training/comparison": ("training/test_comparison.py", "training/test_loop.py"),
+    "training/refitting": ("training/test_refitting.py",),
+    "training/updating": ("training/test_updating.py",),
+    "training/planning": ("training/test_planning.py", "cli/test_plan.py"),
+    "training/capacity": ("training/test_capacity.py", "cli/test_plan.py"),
+    "training/floor": (FLOOR, "training/test_forecast.py", "training/test_comparison.py"),
+    "training/profiling": ("training/test_profiling.py",),
+    "training/environment": ("training/test_environment.py", "cli/test_signals.py"),
+    "models/growth": ("models/test_growth.py",),
     "models/base": (DEFAULTS, "models/test_base.py", "models/test_gating.py", "models/test_propagation.py"),
     "models/hmlet": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
     "models/gating": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
@@ -92,6 +101,7 @@ SHARED = (
     "torch", "torch._dynamo", "numpy", "scipy.stats", "scipy.sparse.linalg", "pyarrow.parquet", "polars", "pandas",
     "pydantic", "hypothesis", "safetensors.torch",
 )  # fmt: skip
+ALL = "**all**"
 KILLED, TIMEOUT, SURVIVED, UNCALLED = "killed", "timeout", "survived", "no test calls it"
 
 
@@ -442,10 +452,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file of tests at most")
     parser.add_argument("--record", type=Path, help="a JSON file for the scores; those of other modules are kept")
     parser.add_argument("--again", action="store_true", help="try only the survivors that the record has")
-    parser.add_argument("--table", type=Path, nargs="+", metavar="RECORD", help="print one record, or two, as a table")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="RECORD", help="print records side by side")
     options = parser.parse_args()
     if options.table:
-        print((table if len(options.table) > 1 else plain_table)(*map(read, options.table)))
+        print(table(options.table))
         return
     prepare()
     for module in options.modules or MODULES:
@@ -488,35 +498,29 @@ def write(path: Path, scores: dict[str, Score], seed: int) -> None:
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def plain_table(scores: dict[str, Score]) -> str:
-    """One record. Survivors that are listed as equivalent by now are counted as such."""
-    lines = ["| module | mutants tried | killed | equivalent | survivors |", "|---|--:|--:|--:|--:|"]
-    sums = [0] * 4
+def table(records: Sequence[Path]) -> str:
+    """Killed mutants of those that are not equivalent, a row for each package and a column for each record."""
+    counts = [tally(read(record)) for record in records]
+    packages = sorted({package for each in counts for package in each}, key=lambda name: (name == ALL, name))
+    lines = [["package", *(record.stem for record in records)], ["---", *["--:" for _ in records]]]
+    lines += [[package, *(_share(each.get(package)) for each in counts)] for package in packages]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tally(scores: dict[str, Score]) -> dict[str, tuple[int, int]]:
+    """By package and for all: mutants killed, and mutants that are not equivalent by what is listed now."""
+    found: dict[str, tuple[int, int]] = {}
     for module, score in scores.items():
         listed = equivalent(module)
-        alike = sum((each["was"], each["change"]) in listed for each in score["survivors"])
-        row = [score["drawn"], score["killed"], score["equivalent"] + alike, len(score["survivors"]) - alike]
-        lines.append(f"| {module} | {row[0]} of {score['mutants']} | {' | '.join(map(str, row[1:]))} |")
-        sums = [total + each for total, each in zip(sums, row, strict=True)]
-    share = sums[1] / (sums[0] - sums[2])
-    return "\n".join([*lines, f"| **all** | {sums[0]} | {sums[1]} ({share:.1%}) | {sums[2]} | {sums[3]} |"])
+        alike = score["equivalent"] + sum((each["was"], each["change"]) in listed for each in score["survivors"])
+        for name in (module.partition("/")[0], ALL):
+            killed, tried = found.get(name, (0, 0))
+            found[name] = killed + score["killed"], tried + score["drawn"] - alike
+    return found
 
 
-def table(before: dict[str, Score], after: dict[str, Score]) -> str:
-    """Two records side by side. Both shares are of the mutants that are not equivalent by now."""
-    lines = [
-        "| module | mutants tried | killed before | killed after | equivalent | survivors |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    sums = [0] * 5
-    for module, score in after.items():
-        drawn, alike, left = score["drawn"], score["equivalent"], len(score["survivors"])
-        row = [drawn, before[module]["killed"], score["killed"], alike, left]
-        lines.append(f"| {module} | {drawn} of {score['mutants']} | {' | '.join(map(str, row[1:]))} |")
-        sums = [total + each for total, each in zip(sums, row, strict=True)]
-    tried = sums[0] - sums[3]
-    shares = [f"{killed} ({killed / tried:.1%})" for killed in sums[1:3]]
-    return "\n".join([*lines, f"| **all** | {sums[0]} | {' | '.join(shares)} | {sums[3]} | {sums[4]} |"])
+def _share(count: tuple[int, int] | None) -> str:
+    return "" if count is None else f"{count[0]} of {count[1]} ({count[0] / count[1]:.1%})"
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ def test_factors_and_their_gradients(joined_by: JoinedBy, similarity: Similarity
     assert torch.autograd.gradcheck(lambda *each: layers(list(each), joined_by, similarity).factors(rows), made)
 
 
+def test_concatenated_layers_keep_their_length_by_default() -> None:
+    made = tables()
+    assert torch.equal(Layers(made, made[0], joined_by="concatenation").factors(), torch.cat(made, dim=1))
+
+
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize("joined_by", ["mean", "concatenation", "last"])
 def test_parts_add_up_to_the_factors(joined_by: JoinedBy, similarity: Similarity) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from threaded import on_two
 from torch import Tensor
 
 from hmlet.config import resolve
@@ -17,7 +18,7 @@ from hmlet.graph.layers import Layers, Similarity
 from hmlet.losses import LOSSES
 from hmlet.losses.multinomial import Multinomial, UserSampler, Whole
 from hmlet.losses.sampling import Draw
-from hmlet.system.ranks import ALONE
+from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.floor import step_parts
 
 N_USERS, N_ITEMS, SIZE, TEMPERATURE = 5, 7, 4, 0.3
@@ -99,6 +100,19 @@ def test_a_ratio_of_temperatures_weighs_the_items_of_a_user(draw: Draw, ratio: f
     theirs = torch.autograd.grad(right, [*layers, right_temperature])
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [None, 0.5])
+def test_two_ranks_have_the_value_of_one(ratio: float | None) -> None:
+    """Each has two of the four columns of every layer."""
+    loss, whole = loss_of("cosine", temperature_ratio=ratio), [table(1).detach(), table(2).detach()]
+    everyone = sampler_of(loss, "user").sample(100, torch.Generator())
+
+    def value(ranks: Ranks) -> float:
+        own = [ranks.own_columns(each) for each in whole]
+        return float(loss(Layers(own, own[0], similarity="cosine", ranks=ranks), everyone, N_USERS, ranks).value)
+
+    assert on_two(value) == pytest.approx([value(ALONE)] * 2, rel=1e-12)
 
 
 def test_layers_of_few_digits_are_added_up_in_float32() -> None:

@@ -54,6 +54,7 @@ def test_a_model_that_says_nothing_more() -> None:
     model, generator = model_of(), torch.Generator()
     assert (model.item_weights(), model.temperature(9), model.solving_bytes(100)) == (None, 1.0, 0)
     assert model.training_pass(0.5, generator) == Pass(dropout=generator)
+    assert model.ranking_pass(3, generator) == Pass()
     assert model.noisy_pass(3, generator) == Pass(noise=generator, temperature=1.0)
     layers = model.propagate(lambda x_ND: x_ND, Pass())
     assert model.auxiliary(Views(layers, lambda: layers, lambda: torch.arange(2)), Pass()) is None

@@ -55,6 +55,12 @@ def test_ease(n_users: int, n_items: int, multiple: float) -> None:
     assert not found.diagonal().any()
 
 
+def test_every_generator_starts_a_filter_elsewhere() -> None:
+    config, graph = MODELS["gf-cf"].Config(name="gf-cf"), planted.graph([(0, 0)], 1, 1)  # type: ignore[call-arg]
+    seeds = {build(config, graph, torch.Generator().manual_seed(seed)).seed for seed in range(200)}
+    assert len(seeds) == 200
+
+
 def test_advice_for_too_little_memory_names_settings_of_the_model() -> None:
     """EASE is no smaller with fewer dimensions or layers: it has neither."""
     for model in MODELS.values():

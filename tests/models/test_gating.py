@@ -9,6 +9,7 @@ import oracles
 import pytest
 import torch
 from scipy.stats import binom
+from threaded import on_two
 from torch import Tensor, nn
 
 from hmlet.graph.kernels import gumbel_softmax, mix
@@ -127,6 +128,25 @@ def test_batch_norm_over_two_ranks_is_that_of_all_nodes(training: bool) -> None:
     for (name, found), expected in zip(ours.named_buffers(), whole.buffers(), strict=True):
         torch.testing.assert_close(found, expected, msg=name)
     assert ours.num_batches_tracked == int(training)
+
+
+@pytest.mark.parametrize("hidden", [(), (5,), (5, 3)])
+def test_a_gate_over_two_ranks_is_the_gate_of_all_columns(hidden: tuple[int, ...]) -> None:
+    """Each rank gives three of six columns, and gets its three columns of the choice back."""
+    linear_ND, nonlinear_ND = (torch.randn(7, 6, generator=generator(seed)) for seed in (1, 2))
+    expected_ND, expected_N = Gate(6, hidden, 0.0, generator(3))(linear_ND, nonlinear_ND, Pass(hard=False))
+
+    def forward(ranks: Ranks) -> tuple[Tensor, Tensor]:
+        gate = Gate(6, hidden, 0.0, generator(3))
+        own: tuple[Tensor, Tensor] = gate(
+            ranks.own_columns(linear_ND), ranks.own_columns(nonlinear_ND), Pass(hard=False, ranks=ranks)
+        )
+        return own
+
+    found = on_two(forward)
+    torch.testing.assert_close(torch.cat([chosen_NC for chosen_NC, _ in found], dim=1), expected_ND)
+    for _, probability_N in found:
+        torch.testing.assert_close(probability_N, expected_N)
 
 
 def test_the_work_of_a_gate_on_ten_nodes() -> None:

@@ -94,7 +94,7 @@ def test_ranking_pass_is_noise_free_unless_the_recipe_says_so() -> None:
 
 
 def test_gates_rest_during_the_warmup_only() -> None:
-    assert HmletConfig(gate_warmup=3).warmup == 3
+    assert [HmletConfig(gate_warmup=warmup).warmup for warmup in (3, 0)] == [3, 0]
     assert MODELS["lightgcn"].Config().warmup == 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import planted
 import pytest
+import torch
 
-from hmlet.models.pinsage import PinSageConfig, neighbourhoods
+from hmlet.models.pinsage import PinSage, PinSageConfig, neighbourhoods
 
 
 def drawn(
@@ -72,6 +73,12 @@ def test_shares_sum_to_one_and_lonely_nodes_have_none() -> None:
 
 def test_a_graph_without_edges() -> None:
     assert drawn([], 2, 2) == [{}] * 4
+
+
+def test_every_generator_walks_elsewhere() -> None:
+    graph, config = planted.graph(planted.random_pairs(1, 9, 9, 0.5), 9, 9), PinSageConfig(embedding_size=1, layers=1)
+    models = [PinSage(config, graph, torch.Generator().manual_seed(seed)) for seed in range(150)]
+    assert len({tuple(model.importance_NT.flatten().tolist()) for model in models}) == 150
 
 
 def test_same_seed_same_neighbourhoods() -> None:

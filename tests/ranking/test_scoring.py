@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from hmlet.models import ItemWeights
-from hmlet.ranking.scoring import Histories, Scorer, WeightScorer, scored_by_weights, weight_scorer
+from hmlet.ranking.scoring import FactorScorer, Histories, Scorer, WeightScorer, scored_by_weights, weight_scorer
 from hmlet.ranking.top_k import similar_histories, top_k
 
 NOTHING = torch.empty(0)
@@ -100,6 +102,26 @@ def test_a_model_of_weights_is_scored_by_its_training_histories(sparse: bool) ->
 def test_a_model_without_items_has_no_largest_weight() -> None:
     assert WeightScorer(torch.zeros(0, 0), 1).largest_I.shape == (0,)
     assert WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), 1).largest_I.tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("user", "item", "lengths"), [([3.0, 4.0], [0.0, 2.0], (5.0, 2.0)), ([0.0, 0.0], [0.0, 1.0], (0.0, 1.0)),
+                                  ([1.0, 0.0], [0.0, 0.0], (1.0, 0.0))],
+)  # fmt: skip
+def test_the_bound_on_a_dot_products_error(user: list[float], item: list[float], lengths: tuple[float, float]) -> None:
+    """4 F ε ‖u‖ ‖i‖ and F times the smallest normal number; a norm may lack the root of that where squares vanish."""
+    eps, tiny = 2.0**-23, 2.0**-126
+    lost = math.sqrt(2 * tiny)
+    bound = 2 * (4 * eps * (lengths[0] + lost) * (lengths[1] + lost) + tiny)
+    scorer = FactorScorer(torch.tensor([[0.0, 0.0], item]))
+    assert scorer.rounding(torch.tensor([user])).tolist() == pytest.approx([bound], rel=1e-12, abs=0)
+
+
+def test_the_bound_on_a_sums_error() -> None:
+    """2 n ε times the sum of the largest weights of the n items."""
+    scorer = WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), 1)
+    bounds = scorer.rounding(histories_of([[0, 1], [1], []]))
+    assert bounds.tolist() == [2 * 2 * 2.0**-23 * (3 + 2), 2 * 2.0**-23 * 2, 0.0]
 
 
 def test_similar_histories_by_hand() -> None:

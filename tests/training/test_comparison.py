@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now, self.taken = 100.0, list[tuple[int, int]]()
 
     def __call__(self) -> float:
         return self.now
@@ -152,25 +152,47 @@ def test_of_two_within_a_standard_error_the_faster_comes_first(monkeypatch: pyte
     assert order(monkeypatch, data, ndcg, {"bpr": 1.0, "softmax": 2.0}) == ["softmax", "bpr"]
 
 
-def test_the_time_of_the_comparison_is_told(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step takes a second by the clock; a whole training has 64 of them, and both losses nominally the same."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Each step takes a second. Softmax takes three times as long as BPR on a common device."""
     clock = Clock()
     sound = GradientSteps.take
 
     def take(self: GradientSteps, step: int, epoch: int) -> None:
         sound(self, step, epoch)
         clock.now += 1.0
+        clock.taken.append((step, epoch))
 
+    seconds = {"bpr": 1.0, "softmax": 3.0}
     monkeypatch.setattr(GradientSteps, "take", take)
     monkeypatch.setattr(time, "monotonic", clock)
     monkeypatch.setattr(comparison, "Forecast", partial(Forecast, clock=clock))
-    monkeypatch.setattr(comparison, "nominal_training_seconds", lambda *rest: 1.0)
+    monkeypatch.setattr(comparison, "nominal_training_seconds", lambda recipe, *rest: seconds[recipe.train.loss])
     monkeypatch.setattr(comparison, "saving_seconds", lambda learner: 0.0)
-    told: list[tuple[float, float]] = []
-    longer = ["train.epochs=32", "train.batch_size=240"]
-    recipes = [recipe("bpr", *longer), recipe("softmax", *longer)]
-    compare(data, recipes, [0.25, 0.25], CPU, told=lambda *both: told.append(both))
-    assert told == [(64 * 0.5, 64)]
+    return clock
+
+
+def test_the_time_of_the_comparison_is_told(data: Dataset, clock: Clock) -> None:
+    """A whole training by the first recipe has 60 steps. A quarter of it and of the second take as long as one, since
+    the second nominally takes three times as long. It is told after more than five seconds."""
+    told: list[tuple[float, float, float]] = []
+    recipes = [recipe(loss, f"train.epochs={epochs}", "train.batch_size=240") for loss, epochs in
+               (("bpr", 30), ("softmax", 16))]  # fmt: skip
+    compare(data, recipes, [0.25, 0.25], CPU, told=lambda *both: told.append((*both, clock.now - 100)))
+    assert told == [(60 * (0.25 + 3 * 0.25), 60, 6)]
+    assert clock.taken == [(step, step // 2) for steps in (16, 8) for step in range(steps)]
+
+
+@pytest.mark.parametrize(("epochs", "rehearsed"), [(33, 0), (34, 1)])
+def test_a_long_training_is_rehearsed_before_its_time_is_told(
+    epochs: int, rehearsed: int, data: Dataset, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than 60 seconds are left of 68 after the first six, and no more than that of 66."""
+    seen: list[Learner] = []
+    monkeypatch.setattr(comparison, "rehearse", lambda learner, forecast: seen.append(learner))
+    long = recipe("bpr", f"train.epochs={epochs}", "train.batch_size=240")
+    compare(data, [long], [0.25], CPU, told=lambda *both: None)
+    assert len(seen) == rehearsed
 
 
 # -- what becomes of it -------------------------------------------------------------------------------------------

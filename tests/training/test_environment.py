@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import torch
 
 from hmlet.training import environment
 
@@ -31,6 +34,26 @@ def test_an_extra_that_lacks_a_library_is_missing(monkeypatch: pytest.MonkeyPatc
     assert found.missing_extras == ["far"]
     assert (found.libraries["nowhere"], list(found.libraries)) == (None, ["torch", "nowhere", "numpy"])
     assert found.devices["cpu"].free_bytes > 0
+
+
+def test_what_is_not_installed_declares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(package: str) -> None:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(environment, "requires", requires)
+    found = environment.environment()
+    assert (found.libraries, found.missing_extras) == ({}, [])
+
+
+def test_a_gpu_is_named_with_its_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: f"GPU {place.index}")
+    monkeypatch.setattr(environment, "free_memory", lambda place: 7)
+    for triton, told in (("3.1", "3.1"), (None, "missing")):
+        monkeypatch.setattr(environment, "_version", lambda name, triton=triton: triton)
+        devices = environment.environment().as_json()["devices"]
+        assert devices["cuda:0"] == {"name": f"GPU 0, Triton {told}", "free_bytes": 7}
+        assert devices["cpu"]["name"] == f"{platform.machine()}, {torch.get_num_threads()} threads"
 
 
 def test_every_extra_that_all_includes_is_known() -> None:

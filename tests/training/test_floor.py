@@ -6,9 +6,18 @@ import pytest
 import torch
 
 from hmlet.config import Recipe, resolve
-from hmlet.graph.work import Part, Rates
+from hmlet.graph.work import INVERSE, Part, Rates
 from hmlet.models.gating import gate_work
-from hmlet.training.floor import by_part, floor_seconds, measure, step_parts
+from hmlet.training import floor
+from hmlet.training.floor import (
+    by_part,
+    floor_seconds,
+    measure,
+    nominal_seconds,
+    nominal_training_seconds,
+    solving_seconds,
+    step_parts,
+)
 
 UNIT = Rates(copied=1.0, gathered=1.0, multiplied=1.0)
 
@@ -103,6 +112,40 @@ def test_matrix_factorisation_has_no_products_and_a_float32_gradient() -> None:
     names = [part.name for part in step_parts(recipe("bpr"), 60, 40, 300, storage=2)]
     assert names == ["sampling", "readout and loss", "optimizer"]
     assert total(recipe("bpr"), "optimizer", "moved", storage=2) == 100 * 8 * 7 * 4
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "storage"),
+    [("cuda", "bfloat16", 2), ("cuda", "float32", 4), ("cpu", "bfloat16", 4)],
+)
+def test_nominal_seconds_are_those_of_the_parts_at_common_rates(device: str, precision: str, storage: int) -> None:
+    rates = {"cpu": Rates(1e10, 2e10, 1e11), "cuda": Rates(2e12, 4e12, 1e14)}[device]
+    how = recipe("lightgcn", f"train.precision={precision}")
+    expected = sum(part.seconds(rates) for part in step_parts(how, 60, 40, 300, storage))
+    assert nominal_seconds(how, 60, 40, 300, device) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("loss", "steps"), [("bpr", 30), ("multinomial", 6)])
+def test_a_training_has_the_steps_of_its_epochs(loss: str, steps: int) -> None:
+    """Batches of ten, of 300 interactions or 60 users."""
+    how = recipe("lightgcn", f"train.loss={loss}", "train.epochs=7")
+    step = nominal_seconds(how, 60, 40, 300, "cpu")
+    assert nominal_training_seconds(how, 60, 40, 300, "cpu") == pytest.approx(7 * steps * step)
+
+
+def test_a_solution_is_its_inverse_at_the_measured_rate_and_the_rest_at_common_ones() -> None:
+    how = resolve("ease")
+    parts = how.model.solving(60, 40, 300)
+    inverse, rest = solving_seconds(how, 60, 40, 300, "cpu", 1000.0)
+    assert inverse == 40**3 / 1000
+    assert rest == pytest.approx(sum(part.seconds(Rates(1e10, 2e10, 1e11)) for part in parts if part.name != INVERSE))
+
+
+def test_a_sparse_graph_has_a_neighbour_for_every_row() -> None:
+    offsets, neighbours = floor._regular(10, 5)
+    assert (offsets.tolist(), len(neighbours)) == (list(range(11)), 10)
+    offsets, neighbours = floor._regular(10, 29)
+    assert (offsets.tolist(), len(neighbours)) == (list(range(0, 21, 2)), 20)
 
 
 class Clock:

@@ -246,11 +246,16 @@ class Timed:
 
     def __init__(self, recipe: Recipe, clock: Clock, step: float) -> None:
         self.recipe, self.clock, self.step, self.taken = recipe, clock, step, list[tuple[int, int]]()
-        self.model = SimpleNamespace(train=lambda: None, embedding=torch.zeros(250, 100))
+        self.model = SimpleNamespace(train=self.train, embedding=torch.zeros(250, 100))
+        self.training = False
         self.steps = SimpleNamespace(per_epoch=3, take=self.take)
         clock.now += 1.0
 
+    def train(self) -> None:
+        self.training = True
+
     def take(self, step: int, epoch: int) -> None:
+        assert self.training
         self.taken.append((step, epoch))
         self.clock.now += self.step * (2 if epoch else 1)
 

@@ -272,9 +272,14 @@ def test_a_device_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"cpu": "cpu", "auto": "cuda:0", "cuda": "cuda:0", "cuda:1": "cuda:1"}
     assert {name: str(training.choose_device(name)) for name in names} == names
     assert str(training.choose_device("cuda", Ranks(3, 4, local=1))) == "cuda:1"
-    for name in ("cuda:2", "cuda:x", "gpu"):
-        with pytest.raises(ConfigError, match=f"there is no device '{name}'"):
+    for name, hint in {
+        "cuda:2": "the last one is cuda:1",
+        "cuda:x": "use auto, cpu or cuda",
+        "gpu": "use auto",
+    }.items():
+        with pytest.raises(ConfigError, match=f"there is no device '{name}'") as refused:
             training.choose_device(name)
+        assert refused.value.hint.startswith(hint)
     with pytest.raises(ConfigError, match="no CUDA device for process 2 of this machine") as refused:
         training.choose_device("cuda", Ranks(2, 4, local=2))
     assert refused.value.hint == 'use --nproc-per-node 2 of torchrun, or device="cpu"'

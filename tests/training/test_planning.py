@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hmlet.config import Recipe, Shape, resolve
 from hmlet.data import Dataset
+from hmlet.errors import OutOfMemory
 from hmlet.graph.kernels import build_operator, plan_operator, stream
 from hmlet.models import MODELS
 from hmlet.ranking import evaluation
@@ -22,7 +23,7 @@ from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
 from hmlet.system.spelling import in_shell
 from hmlet.training import planning
-from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, plainly_fits
+from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, plainly_fits, require_memory
 from hmlet.training.profiling import Unwatched
 from hmlet.training.trainer import Trainer
 
@@ -216,6 +217,14 @@ def test_changes_are_the_mildest_that_fit() -> None:
     assert found["--devices 2"].total == memory_plan(chosen, sizes, "cuda", Ranks(0, 2)).total
 
 
+@pytest.mark.parametrize(("columns", "offered"), [(20, 16), (8, 7)])
+def test_fewer_columns_are_a_multiple_of_eight_or_less_than_that(columns: int, offered: int) -> None:
+    wide = recipe("lightgcn", f"model.embedding_size={columns}", "model.layers=1")
+    free = memory_plan(wide.changed([f"model.embedding_size={offered}"]), LARGE, "cuda").total
+    found = [change.what for change in changes(wide, LARGE, "cuda", 1, free)]
+    assert f"--set model.embedding_size={offered}" in found
+
+
 def test_changes_go_together_where_none_is_enough() -> None:
     """One column and one layer leave nothing to lower: only all savings at once take the least."""
     least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1", "model.gate_hidden=[512,1]")
@@ -278,5 +287,23 @@ def test_a_training_that_plainly_fits_fits_by_far(name: str, monkeypatch: pytest
     assert plainly_fits(chosen, sizes, device)
 
 
-def test_free_memory_is_known() -> None:
+def test_free_memory_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert free_memory(torch.device("cpu")) > 0
+    meminfo, unknown = tmp_path / "meminfo", 1 << 62
+    monkeypatch.setattr(planning, "Path", lambda name: meminfo)
+    assert free_memory(torch.device("cpu")) == unknown
+    for text, free in (("MemTotal: 9 kB\n", unknown), ("MemTotal: 9 kB\nMemAvailable: 5 kB\n", 5 * 1024)):
+        meminfo.write_text(text)
+        assert free_memory(torch.device("cpu")) == free
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3, 8))  # free, and in all
+    assert free_memory(torch.device("cuda", 0)) == 3
+
+
+def test_a_training_that_needs_all_memory_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = recipe("bpr")
+    plan = memory_plan(chosen, Sizes(100, 80, 1000))
+    monkeypatch.setattr(planning, "free_memory", lambda device: plan.total)
+    require_memory(plan, torch.device("cpu"), chosen.model)
+    monkeypatch.setattr(planning, "free_memory", lambda device: plan.total - 1)
+    with pytest.raises(OutOfMemory, match="on cpu"):
+        require_memory(plan, torch.device("cpu"), chosen.model)

@@ -32,10 +32,12 @@ from hmlet.graph.kernels import (
     part,
 )
 from hmlet.graph.kernels.parts import Part
+from hmlet.graph.work import Rates
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
 from hmlet.training import loop as training
 from hmlet.training import profiling
+from hmlet.training.learner import Learner
 from hmlet.training.profiling import OTHER, SUMS, Profile, forward_parts, part_of, seconds_by_part
 
 STEPS_AN_EPOCH = 8  # 480 training pairs
@@ -126,6 +128,21 @@ def test_steps_are_watched_where_gates_are_trained_and_everything_is_warm() -> N
     assert profiling._window(gated, 400, 8) == (410, 20)  # resumed
     assert profiling._window(recipe("hmlet-end", "model.gate_warmup=4"), 0, 8) == (10, 11)  # never trained
     assert profiling._window(recipe("lightgcn", "train.epochs=1"), 0, 1) == (0, 0)  # too short to see anything
+
+
+@pytest.mark.parametrize(("product", "idle"), [(1.0, 1.5), (10.0, 0.0)])
+def test_a_step_is_its_median_and_what_its_parts_leave_is_idle(
+    product: float, idle: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two recorded steps have `product` seconds together; recording may make them slower than the timed ones."""
+    monkeypatch.setattr(profiling, "measure", lambda *rest: Rates(1.0, 1.0, 1.0))
+    steps = Learner(checkerboard(), recipe("lightgcn"), torch.device("cpu")).steps
+    watched = Profile().steps(steps)
+    assert isinstance(watched, profiling.WatchedSteps)
+    watched.timed, watched.recorded, watched.parts = [3.0, 1.0, 2.0], 2, {"product": product}
+    found = watched.as_json()
+    seconds = {row["part"]: row["seconds"] for row in found["parts"]}
+    assert (found["seconds"], seconds["product"], seconds[profiling.IDLE]) == (2.0, product / 2, idle)
 
 
 def test_a_training_too_short_to_measure_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,9 +250,9 @@ def test_kernels_count_for_the_operation_that_launched_them() -> None:
         return [SimpleNamespace(duration=duration) for duration in durations]
 
     scope = event("hmlet::mixture", kernels=kernels(3.0))  # a Triton kernel outside any operation
-    forward = event("Mix", scope, sequence_nr=7, kernels=kernels(10.0, 20.0))
-    engine = event(f"{profiling.ENGINE}: MixBackward", thread=2, fwd_thread=1, sequence_nr=7)
-    backward = event("MixBackward", engine, thread=2, fwd_thread=1, sequence_nr=7, scope=1, kernels=kernels(400.0))
+    forward = event("Mix", scope, sequence_nr=0, kernels=kernels(10.0, 20.0))
+    engine = event(f"{profiling.ENGINE}: MixBackward", thread=2, fwd_thread=1, sequence_nr=0)
+    backward = event("MixBackward", engine, thread=2, fwd_thread=1, sequence_nr=0, scope=1, kernels=kernels(400.0))
     optimizer = event("hmlet::optimizer")
     events: list[Any] = [
         scope,

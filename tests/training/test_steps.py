@@ -10,6 +10,7 @@ from planted import checkerboard
 from torch import Tensor
 
 from hmlet.config import Recipe, resolve
+from hmlet.graph.kernels import draw_key
 from hmlet.models import NOISE_FREE
 from hmlet.training.learner import Learner
 from hmlet.training.steps import GradientSteps, SolverSteps, deterministic, learning_rate
@@ -107,6 +108,27 @@ def test_the_loss_of_a_batch_is_bpr_and_its_penalty(weights_too: bool) -> None:
     torch.testing.assert_close(steps.batch_loss(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_a_batch_sees_the_graph_that_its_key_leaves(rate: float) -> None:
+    made, steps = learner("lightgcn", f"train.edge_dropout={rate}", "train.l2=0")
+    drawn = steps.generator.get_state()
+    user, positive, negative = steps.sampler.sample(480, steps.generator)
+    thinned = made.operator.drop(rate, draw_key(steps.generator, torch.device("cpu"))) if rate else made.operator
+    steps.generator.set_state(drawn)
+    users, items = made.model.factors(thinned, NOISE_FREE)
+    expected = -torch.nn.functional.logsigmoid((users[user] * (items[positive] - items[negative])).sum(dim=1)).mean()
+    torch.testing.assert_close(steps.batch_loss(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_models_own_term_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, steps = learner("lightgcn")
+    drawn = steps.generator.get_state()
+    plain = steps.batch_loss()
+    monkeypatch.setattr(made.model, "auxiliary", lambda views, how: torch.tensor(2.0))
+    steps.generator.set_state(drawn)
+    torch.testing.assert_close(steps.batch_loss(), plain + 2.0)
+
+
 def test_a_mean_loss_is_of_its_own_epoch() -> None:
     made = Learner(checkerboard(), recipe("lightgcn", "train.batch_size=240"), torch.device("cpu"))
     steps = made.steps
@@ -145,6 +167,16 @@ def test_a_loss_goes_through_its_schedule_from_the_first_epoch_to_the_last(
     for epoch in range(epochs):
         steps.take(epoch, epoch)
     assert entered == expected
+
+
+def test_an_epoch_of_two_steps_is_entered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Learner(checkerboard(), recipe("lightgcn", "train.batch_size=240", "train.epochs=2"), torch.device("cpu"))
+    assert isinstance(made.steps, GradientSteps)
+    entered: list[float] = []
+    monkeypatch.setattr(made.steps.loss, "enter", entered.append)
+    for step in range(4):
+        made.steps.take(step, step // 2)
+    assert entered == [0.0, 1.0]
 
 
 def test_a_rank_counts_its_share_of_the_gradient() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from planted import checkerboard, dataset
+from torch import Tensor
 
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
@@ -17,6 +20,7 @@ from hmlet.errors import RunError, TrainingError
 from hmlet.runs import directory
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.directory import RunDirectory
+from hmlet.system.ranks import Ranks
 from hmlet.system.stopping import StopRequest
 from hmlet.training import trainer
 from hmlet.training.trainer import Interrupted, LoopState, Trainer, _is_split, extendable
@@ -307,6 +311,31 @@ def test_a_checkpoint_holds_all_that_the_loop_needs(tmp_path: Path) -> None:
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
     assert (again.state.step, again.state.history) == (8, found.state.history)
+
+
+@dataclass(frozen=True)
+class Follower(Ranks):
+    """A rank that reads no file. It has every column; rank 0 sends it the tensors and the state of a checkpoint."""
+
+    sent: tuple[dict[str, Tensor], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
+
+    def first(self, work: Callable[[], Any]) -> Any:
+        return self.sent[1]
+
+    def hand_out(self, tensors: dict[str, Tensor], is_split: Callable[[str, Tensor], bool]) -> dict[str, Tensor]:
+        assert (tensors, is_split) == ({}, _is_split)
+        return self.sent[0]
+
+
+def test_every_rank_resumes_from_what_the_first_one_reads(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run")
+    found.save()
+    saved = load_checkpoint(found.run)
+    assert saved is not None
+    again = Trainer(found.data, found.recipe, CPU, found.run, ranks=Follower(sent=saved))
+    again.restore()
+    assert torch.equal(again.model.embedding, found.model.embedding)
+    assert again.state.step == 8
 
 
 def test_metrics_go_back_to_what_the_checkpoint_says(tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ def test_epochs_follow_the_share_of_what_is_new() -> None:
     assert epochs(1, trained=3) == 1
 
 
+def test_an_update_validates_three_times_or_after_every_epoch() -> None:
+    recipe = resolve("lightgcn", overrides=["train.validate_every=5"])
+    for trained, every in ((300, 5), (100, 3), (15, 1)):  # of 30, 10 and 2 epochs
+        assert updating.update_recipe(recipe, trained, origin(epochs=trained), 1000).train.validate_every == every
+
+
 def test_schedules_go_on_where_the_training_ended() -> None:
     gated = resolve("hmlet-end", overrides=["model.gate_warmup=10", "train.epochs=80"])
     found = updating.update_recipe(gated, 80, origin(), 1000)
@@ -100,11 +106,15 @@ def test_an_interrupted_update_goes_on_to_the_same_numbers(tmp_path: Path) -> No
     def stop(event: EpochEvent) -> None:
         raise StopTraining
 
+    said: list[str] = []
     with pytest.raises(StopTraining):
-        updating.update(old.directory, data, added, tmp_path / "stopped", device="cpu", listener=stop)
+        updating.update(old.directory, data, added, tmp_path / "stopped", device="cpu", listener=stop, tell=said.append)
+    with pytest.raises(RunError, match="resume"):
+        updating.update(old.directory, data, added, tmp_path / "stopped", device="cpu")
     stopped = updating.update(old.directory, data, added, tmp_path / "stopped", device="cpu", resume=True)
     whole = updating.update(old.directory, data, added, tmp_path / "whole", device="cpu")
     assert whole.recipe().train.epochs > 1
+    assert said == [f"{whole.recipe().train.epochs} epochs from {old.directory.path}"]
     assert all(torch.equal(a, b) for a, b in zip(stopped.factors(), whole.factors(), strict=True))
 
 

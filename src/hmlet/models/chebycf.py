@@ -56,9 +56,8 @@ class ChebyCF(SpectralFilter):
         config, device = self.config, self.values.device
         graph, product, vectors_ID = self.spectrum(interactions)
         degree_I = torch.from_numpy(graph.degree[self.n_users :].astype(np.float32)).to(device)
-        known_I = degree_I > 0
-        before_I = torch.where(known_I, degree_I.clamp_min(1) ** -config.degree_power, 0.0)
-        after_I = torch.where(known_I, degree_I.clamp_min(1) ** config.degree_power, 0.0)
+        before_I = torch.where(degree_I > 0, degree_I.clamp_min(1) ** -config.degree_power, 0.0)
+        after_I = degree_I.clamp_min(1) ** config.degree_power  # an item that nobody has is 0 in both filters
         weights = coefficients(config.order, config.flatness)
 
         def shifted(x_NB: Tensor) -> Tensor:

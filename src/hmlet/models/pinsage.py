@@ -106,7 +106,7 @@ def neighbourhoods(
     origin, visited, count = origin[pair_is_other], visited[pair_is_other], count[pair_is_other]
     order = np.lexsort((visited, -count, origin))
     origin, visited, count = origin[order], visited[order], count[order]
-    first = np.searchsorted(origin, np.arange(n_nodes + 1))
+    first = np.searchsorted(origin, np.arange(n_nodes))
     rank = np.arange(len(origin)) - first[origin]
     kept = rank < top
     neighbours_NT = np.zeros((n_nodes, top), dtype=np.int64)

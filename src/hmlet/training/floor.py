@@ -92,8 +92,7 @@ def step_parts(
             Part(
                 "product",
                 moved=2 * table * storage + entries * (INDEX + FLOAT),
-                gathered=entries * (size * storage + INDEX + FLOAT),
-                operations=0.0,  # two for each gathered number, which no device waits for
+                gathered=entries * (size * storage + INDEX + FLOAT),  # no device waits for the sums of these numbers
             )
         )
     parts += model.work(n_nodes, storage, resting)

@@ -24,8 +24,8 @@ def refit(
     test: Mapping[str, float] | None,
     out: Path | str,
     *,
-    device: str = "auto",
-    resume: bool = False,
+    device: str,
+    resume: bool,
     listener: Listener | None = None,
     tell: Tell = untold,
 ) -> RunDirectory:

@@ -88,6 +88,13 @@ def test_the_kth_best_is_that_of_32_k_groups(n_items: int, k: int) -> None:
     torch.testing.assert_close(kth_best(users, items, k, torch.float32), torch.tensor(expected))
 
 
+def test_two_good_items_of_one_group_count_once() -> None:
+    """Of k = 2, items 0 and 64 share a group. So the second best group is that of item 5."""
+    items = torch.zeros(130, 1)
+    items[[0, 64, 5], 0] = torch.tensor([10.0, 9.0, 8.0])
+    assert kth_best(torch.ones(1, 1), items, 2, torch.float32).tolist() == [8.0]
+
+
 @pytest.mark.parametrize(
     ("bytes_", "sizes"), [(4 * 6 * 4, [3, 2]), (4 * 6 * 5, [5]), (4 * 6 * 2, [2, 2, 1]), (1, [1] * 5)]
 )
