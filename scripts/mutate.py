@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -72,7 +72,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "training/capacity": ("training/test_capacity.py", "cli/test_plan.py"),
     "training/floor": (FLOOR, "training/test_forecast.py", "training/test_comparison.py"),
     "training/profiling": ("training/test_profiling.py",),
-    "training/environment": ("training/test_environment.py", "cli/test_signals.py"),
+    "training/environment": ("training/test_environment.py",),
     "models/growth": ("models/test_growth.py",),
     "models/base": (DEFAULTS, "models/test_base.py", "models/test_gating.py", "models/test_propagation.py"),
     "models/hmlet": ("models/test_hmlet.py", "models/test_gating.py", *PROPAGATION),
@@ -455,7 +455,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="+", metavar="RECORD", help="print records side by side")
     options = parser.parse_args()
     if options.table:
-        print(table(options.table))
+        print(table(options.table, options.modules or MODULES))
         return
     prepare()
     for module in options.modules or MODULES:
@@ -498,9 +498,10 @@ def write(path: Path, scores: dict[str, Score], seed: int) -> None:
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def table(records: Sequence[Path]) -> str:
+def table(records: Sequence[Path], modules: Iterable[str]) -> str:
     """Killed mutants of those that are not equivalent, a row for each package and a column for each record."""
-    counts = [tally(read(record)) for record in records]
+    wanted = set(modules)
+    counts = [tally({name: score for name, score in read(each).items() if name in wanted}) for each in records]
     packages = sorted({package for each in counts for package in each}, key=lambda name: (name == ALL, name))
     lines = [["package", *(record.stem for record in records)], ["---", *["--:" for _ in records]]]
     lines += [[package, *(_share(each.get(package)) for each in counts)] for package in packages]
