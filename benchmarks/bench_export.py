@@ -36,7 +36,7 @@ class Run:
     """Random factors and a data set of random training items."""
 
     data: Dataset
-    factors: tuple[torch.Tensor, torch.Tensor]
+    scored: tuple[torch.Tensor, torch.Tensor]
 
     @classmethod
     def random(cls, users: int, items: int, dim: int) -> Run:

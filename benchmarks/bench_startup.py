@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import torch
-from harness import hardware, parsed, publish
+from harness import commit, hardware, parsed, publish
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = {"popularity": [], "lightgcn": ["train.epochs=1"], "hmlet-end": ["train.epochs=1"]}
@@ -42,7 +42,7 @@ def main() -> None:
                 if number >= options.warm_up:
                     measured[model][str(tree)].append(found)
     result: dict[str, object] = {"dataset": options.dataset, "cores": len(os.sched_getaffinity(0))}
-    result["trees"] = [_commit(tree) for tree in trees]
+    result["trees"] = [commit(tree) for tree in trees]
     result |= {"load_average": os.getloadavg()[0], "hardware": hardware(torch.device("cpu"))}
     for model, by_tree in measured.items():
         result[model] = [
@@ -79,12 +79,6 @@ def _train(options: argparse.Namespace, model: str, tree: Path) -> dict[str, flo
         whole = time.perf_counter() - began
         trained = json.loads((out / "run.json").read_text(encoding="utf-8"))["timings"]["training_seconds"]
     return {"other_seconds": whole - trained, "wall_seconds": whole, "training_seconds": trained}
-
-
-def _commit(tree: Path) -> str:
-    """The commit of a checkout, with a mark if it was changed since."""
-    command = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -51,6 +52,12 @@ def median_seconds(work: Callable[[], object], device: torch.device, repeats: in
 def hardware(device: torch.device) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"device": device.type, "name": name, "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+
+
+def commit(tree: Path) -> str:
+    """The commit of a checkout, with a mark if it was changed since."""
+    command = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:

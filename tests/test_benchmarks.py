@@ -74,6 +74,28 @@ def test_startup(bench: Bench, tiny: str) -> None:
     assert len(found["trees"]) == 1
 
 
+def test_step(bench: Bench, tiny: str) -> None:
+    sizes = ["--dim", "8", "--batch", "64", "--steps", "1", "--rounds", "1", "--model", "lightgcn"]
+    found = bench("step", "--dataset", tiny, *sizes)
+    assert found["models"]["lightgcn"]["seconds"] == found["models"]["lightgcn"]["rounds"][0] > 0.0
+    assert {"product", "optimizer"} <= {part["part"] for part in found["models"]["lightgcn"]["parts"]}
+    assert found["bfloat16"]["product"].keys() == {"float32", "bfloat16"}
+
+
+def test_export() -> None:
+    assert importlib.import_module("bench_export").measure(users=30, items=200, dim=4, k=5)["rows"] == 30 * 5
+
+
+def test_trees(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice this tree; of a script's answer the values that a case names are taken."""
+    trees = importlib.import_module("bench_trees")
+    case = trees.Case("export", ("--users", "20", "--items", "100", "--dim", "4"), {"users": ("users",)})
+    monkeypatch.setattr(trees, "CASES", [case])
+    found = bench("trees", "--tree", str(BENCHMARKS.parent), "--tree", str(BENCHMARKS.parent), "--rounds", "1")
+    assert len(found["trees"]) == 2
+    assert found["values"] == {"export users": {"medians": [20.0, 20.0], "rounds": [[20.0], [20.0]], "change": 0.0}}
+
+
 def test_epoch(bench: Bench, tiny: str) -> None:
     sizes = ["--dim", "8", "--batch", "64", "--epochs", "1", "--plain-steps", "1", "--set", "model.gate_hidden=[8]"]
     found = bench("epoch", "--dataset", tiny, "--error-dataset", tiny, "--precision", "float32", *sizes)

@@ -16,7 +16,9 @@ from hmlet.models.growth import grow
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.ranking.scoring import scored_by_weights
 from hmlet.runs.directory import RunDirectory
+from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
+from hmlet.training.planning import Sizes, plainly_fits
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.training.steps import Steps, make_operator, make_steps
 
@@ -35,6 +37,8 @@ class Learner:
         ranks: Ranks = ALONE,
     ) -> None:
         self.data, self.recipe, self.device, self.watch, self.ranks = data, recipe, device, watch, ranks
+        if device.type == "cpu" and plainly_fits(recipe, Sizes.of(data), device):
+            keep_freed_memory()  # a plan does not count that the heap may grow
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
         self.model: Model = build(recipe.model, self.graph, initial, recipe.similarity)

@@ -19,6 +19,7 @@ from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.directory import RunDirectory, require_new
 from hmlet.runs.locking import locked
 from hmlet.runs.record import RECORD, RefittedFrom, RunRecord, UpdatedFrom, Versions
+from hmlet.system.allocation import give_back_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import call, option, override
 from hmlet.system.stopping import StopRequest
@@ -120,6 +121,7 @@ def fit(
     kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
     ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
     with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
+        held.callback(give_back_freed_memory)
         ranks.first(lambda: held.enter_context(locked(path)))  # its value is None
         record = ranks.first(
             lambda: _enter(
