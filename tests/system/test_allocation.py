@@ -27,6 +27,7 @@ faults()
 again = faults()
 kept = resident()
 give_back_freed_memory()
+faults()
 print(again, kept > SIZE, resident() > SIZE)
 """
 

@@ -12,6 +12,7 @@ from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 KEPT = (1 << 31) - 1  # bytes: the largest value that fits the C library's int
+USUAL = 1 << 25  # bytes: where the C library's own thresholds end up in a process with large blocks
 
 
 def keep_freed_memory() -> None:
@@ -22,8 +23,10 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return to the system what was kept so far."""
+    """Return to the system what was kept so far, and keep no more than usual from now on."""
     if (library := _gnu_library()) is not None:
+        library.mallopt(_MMAP_THRESHOLD, USUAL)
+        library.mallopt(_TRIM_THRESHOLD, 2 * USUAL)
         library.malloc_trim(0)
 
 
