@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 
 from hmlet.data.interactions import Id
 from hmlet.serving import schemas
 from hmlet.serving.failures import Refusal
-from hmlet.serving.replies import JsonObject, listed, origin, reply, with_warnings
+from hmlet.serving.replies import JsonObject, StreamedReply, listed, reply, with_warnings
 from hmlet.serving.service import Service
 from hmlet.serving.state import Filter, Lineup, Served
 
@@ -158,5 +157,4 @@ def _is_small(service: Service, lists: int, k: int, what: str) -> bool:
 
 async def _streamed(service: Service, connection: Request, blocks: Iterator[bytes], *served: Served) -> Response:
     connection.scope["leave"]()
-    sent = await service.stream(blocks)
-    return StreamingResponse(sent, media_type="application/json", headers=origin(*served))
+    return StreamedReply(await service.stream(blocks), *served)
