@@ -58,7 +58,9 @@ async def slow_readers(port: int, large: bytes) -> None:
             await loop.sock_sendall(client, b" ")  # fails once the connection is reset
 
 
-async def come_back(client: Callable[[int, bytes], Awaitable[None]], port: int, large: bytes, lasted: list[float]) -> None:
+async def come_back(
+    client: Callable[[int, bytes], Awaitable[None]], port: int, large: bytes, lasted: list[float]
+) -> None:
     while True:
         began = time.monotonic()
         with suppress(OSError):

@@ -13,6 +13,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from pydantic_core import to_json
 
+from hmlet.errors import HmletError
+from hmlet.serving.failures import refusal, shape
 from hmlet.serving.guard import Receive, Scope, Send
 from hmlet.serving.state import Served
 
@@ -29,6 +31,12 @@ def reply(
     else:
         content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return Response(content, media_type="application/json", headers={**origin(*served), **headers})
+
+
+def refused(error: HmletError) -> Response:
+    """The answer to a request that is not served, or whose answer is an error of the library."""
+    known = refusal(error)
+    return Response(shape(known), known.status, known.headers, "application/json")
 
 
 def origin(*served: Served) -> dict[str, str]:
@@ -59,15 +67,14 @@ class StreamedReply(StreamingResponse):
             gone.cancel()
 
 
-def with_warnings(
-    name: str, lists: Sequence[JsonObject], warnings: Sequence[str] | None
-) -> JsonObject | Sequence[JsonObject]:
+def listed_reply(name: str, lists: Sequence[JsonObject], warnings: Sequence[str] | None, *served: Served) -> Response:
     """Scored lists, under a name beside the warnings if there can be any."""
-    return lists if warnings is None else {name: lists, "warnings": warnings}
+    content = b"".join(listed(name, warnings, iter([lists] if lists else [])))
+    return Response(content, media_type="application/json", headers=origin(*served))
 
 
 def listed(name: str, warnings: Sequence[str] | None, blocks: Iterator[Sequence[JsonObject]]) -> Iterator[bytes]:
-    """What `with_warnings` has, as parts of JSON.
+    """What `listed_reply` has, as parts of JSON.
 
     A block is computed when its part is asked for, and the end has a part of its own: nothing looks ahead.
     """
