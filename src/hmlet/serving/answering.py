@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 
 from hmlet.data.interactions import Id
 from hmlet.serving import schemas
 from hmlet.serving.failures import Refusal
-from hmlet.serving.replies import JsonObject, listed, origin, reply, with_warnings
+from hmlet.serving.guard import Scope
+from hmlet.serving.replies import JsonObject, StreamedReply, listed, listed_reply, reply
 from hmlet.serving.service import Service
 from hmlet.serving.state import Filter, Lineup, Served
 
@@ -79,24 +79,7 @@ def add_answers(app: FastAPI, service: Service) -> None:
         The answer to a call for more than 8 users or 1,000 recommendations is computed while it is read. If that fails
         on the way, the answer ends before its last chunk.
         """
-        lineup = service.lineup
-        if isinstance(request, schemas.ForNewcomer):
-            return await _for_newcomer(service, lineup, request)
-        asked = Asked.of(lineup, request)
-        is_small = _is_small(service, len(asked.users), asked.k, "users")
-        for arm in asked.among:
-            service.metrics.lists.labels(arm).inc(len(asked.of_arm(arm)))
-        if is_small:
-            lists = await asyncio.gather(
-                *(
-                    service.recommend(lineup.runs[arm], asked.of_arm(arm), asked.k, among)
-                    for arm, among in asked.among.items()
-                )
-            )
-            answer = asked.merged(dict(zip(asked.among, lists, strict=True)))
-            return reply(with_warnings("recommendations", answer, asked.warnings), *asked.served)
-        blocks = listed("recommendations", asked.warnings, asked.blocks())
-        return await _streamed(service, connection, blocks, *asked.served)
+        return await recommended(service, request, connection.scope)
 
     @app.post("/v1/similar", response_model=list[schemas.SimilarItems] | schemas.SimilarAnswer, tags=["answers"])
     async def similar(request: schemas.Similar, connection: Request) -> Response:
@@ -105,10 +88,10 @@ def add_answers(app: FastAPI, service: Service) -> None:
         items, k = served.known("item", request.items, warnings), request.k
         if _is_small(service, len(items), k, "items"):
             found = await service.compute(lambda: served.similar(items, k))
-            return reply(with_warnings("similar", found, warnings), served)
+            return listed_reply("similar", found, warnings, served)
         size = max(1, BLOCK_PAIRS // k)
         blocks = (served.similar(items[start : start + size], k) for start in range(0, len(items), size))
-        return await _streamed(service, connection, listed("similar", warnings, blocks), served)
+        return await _streamed(service, connection.scope, listed("similar", warnings, blocks), served)
 
     @app.post("/v1/explain", tags=["answers"], response_model=schemas.ArmExplanation)
     async def explain(request: schemas.Explain) -> Response:
@@ -122,6 +105,28 @@ def add_answers(app: FastAPI, service: Service) -> None:
         return reply({**answer, **_arm(lineup, arm)}, served)
 
 
+async def recommended(service: Service, request: schemas.Recommend, scope: Scope) -> Response:
+    """The answer to a request for recommendations."""
+    lineup = service.lineup
+    if isinstance(request, schemas.ForNewcomer):
+        return await _for_newcomer(service, lineup, request)
+    asked = Asked.of(lineup, request)
+    is_small = _is_small(service, len(asked.users), asked.k, "users")
+    for arm in asked.among:
+        service.metrics.lists.labels(arm).inc(len(asked.of_arm(arm)))
+    if is_small:
+        answers = await asyncio.gather(
+            *(
+                service.recommend(lineup.runs[arm], asked.of_arm(arm), asked.k, among)
+                for arm, among in asked.among.items()
+            )
+        )
+        lists = asked.merged(dict(zip(asked.among, answers, strict=True)))
+        return listed_reply("recommendations", lists, asked.warnings, *asked.served)
+    blocks = listed("recommendations", asked.warnings, asked.blocks())
+    return await _streamed(service, scope, blocks, *asked.served)
+
+
 async def _for_newcomer(service: Service, lineup: Lineup, request: schemas.ForNewcomer) -> Response:
     arm, warnings = lineup.arm(*request.items), _warnings(request)
     served = lineup.runs[arm]
@@ -132,7 +137,7 @@ async def _for_newcomer(service: Service, lineup: Lineup, request: schemas.ForNe
         service.metrics.lists.labels(arm).inc()
         lists = await service.compute(lambda: served.recommend_new(items, request.k, among))
         found = [{**each, **_arm(lineup, arm)} for each in lists]
-    return reply(with_warnings("recommendations", found, warnings), served)
+    return listed_reply("recommendations", found, warnings, served)
 
 
 def _arm(lineup: Lineup, arm: schemas.Arm) -> dict[str, Any]:
@@ -156,7 +161,6 @@ def _is_small(service: Service, lists: int, k: int, what: str) -> bool:
     return lists <= SMALL_LISTS and lists * k <= SMALL_PAIRS
 
 
-async def _streamed(service: Service, connection: Request, blocks: Iterator[bytes], *served: Served) -> Response:
-    connection.scope["leave"]()
-    sent = await service.stream(blocks)
-    return StreamingResponse(sent, media_type="application/json", headers=origin(*served))
+async def _streamed(service: Service, scope: Scope, blocks: Iterator[bytes], *served: Served) -> Response:
+    scope["leave"]()
+    return StreamedReply(await service.stream(blocks), *served)

@@ -17,11 +17,12 @@ from starlette.exceptions import HTTPException
 from hmlet.errors import HmletError
 from hmlet.serving import schemas
 from hmlet.serving.answering import add_answers
+from hmlet.serving.direct import Direct
 from hmlet.serving.exploring import add_explorer
-from hmlet.serving.failures import BUG, Refusal, refusal, shape
+from hmlet.serving.failures import BUG, Refusal, shape
 from hmlet.serving.guard import App, Guard
 from hmlet.serving.observe import Observe
-from hmlet.serving.replies import reply
+from hmlet.serving.replies import refused, reply
 from hmlet.serving.service import Service
 from hmlet.serving.static import STATIC, add_static
 from hmlet.version import VERSION
@@ -80,7 +81,7 @@ def create_app(service: Service) -> App:
         _add_reload(app, service, service.settings.reload_root.resolve())
     add_static(app)
     explorer = add_explorer(app, service)
-    return Observe(Guard(app, service.settings, PUBLIC), service.metrics)
+    return Observe(Guard(Direct(app, service), service.settings, PUBLIC), service.metrics)
 
 
 class _Parsed(APIRoute):
@@ -100,8 +101,7 @@ class _Parsed(APIRoute):
 def _add_failures(app: FastAPI) -> None:
     @app.exception_handler(HmletError)
     async def known(request: Request, error: HmletError) -> Response:
-        known = refusal(error)
-        return Response(shape(known), known.status, known.headers, "application/json")
+        return refused(error)
 
     @app.exception_handler(HTTPException)
     async def routed(request: Request, error: HTTPException) -> Response:

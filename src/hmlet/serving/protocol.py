@@ -66,6 +66,7 @@ class ImpatientProtocol(H11Protocol):
         self.busy.discard(self)
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        self.transport._read_ready_cb = None  # type: ignore[attr-defined]  # asyncio leaves a cycle: its own method
 
     def shutdown(self) -> None:
         if self._queued:

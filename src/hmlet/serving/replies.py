@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 
 from fastapi import Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from pydantic_core import to_json
 
+from hmlet.errors import HmletError
+from hmlet.serving.failures import refusal, shape
+from hmlet.serving.guard import Receive, Scope, Send
 from hmlet.serving.state import Served
 
 JsonObject = Mapping[str, object]
@@ -27,27 +33,57 @@ def reply(
     return Response(content, media_type="application/json", headers={**origin(*served), **headers})
 
 
+def refused(error: HmletError) -> Response:
+    """The answer to a request that is not served, or whose answer is an error of the library."""
+    known = refusal(error)
+    return Response(shape(known), known.status, known.headers, "application/json")
+
+
 def origin(*served: Served) -> dict[str, str]:
     """The header that names the runs of an answer."""
     return {"x-hmlet-run": ", ".join(each.name for each in served)} if served else {}
 
 
-def with_warnings(
-    name: str, lists: Sequence[JsonObject], warnings: Sequence[str] | None
-) -> JsonObject | Sequence[JsonObject]:
+class StreamedReply(StreamingResponse):
+    """An answer in blocks, which ends when its client has gone.
+
+    Starlette cancels a task for that. A crowd that is cut off would then leave thousands of tracebacks in cycles, and
+    collecting these stops every request.
+    """
+
+    def __init__(self, blocks: AsyncIterator[bytes], *served: Served) -> None:
+        super().__init__(blocks, media_type="application/json", headers=origin(*served))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(self.listen_for_disconnect(receive))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for block in self.body_iterator:
+                if gone.done():
+                    return
+                await send({"type": "http.response.body", "body": block, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+
+
+def listed_reply(name: str, lists: Sequence[JsonObject], warnings: Sequence[str] | None, *served: Served) -> Response:
     """Scored lists, under a name beside the warnings if there can be any."""
-    return lists if warnings is None else {name: lists, "warnings": warnings}
+    content = b"".join(listed(name, warnings, iter([lists] if lists else [])))
+    return Response(content, media_type="application/json", headers=origin(*served))
 
 
 def listed(name: str, warnings: Sequence[str] | None, blocks: Iterator[Sequence[JsonObject]]) -> Iterator[bytes]:
-    """What `with_warnings` has, as parts of JSON.
+    """What `listed_reply` has, as parts of JSON.
 
     A block is computed when its part is asked for, and the end has a part of its own: nothing looks ahead.
     """
     before = b"[" if warnings is None else b'{"%s":[' % name.encode()
-    for rows in blocks:
-        yield before + _encoded(rows)  # in no variable: it would stay
-        before = b","
+    encoded = map(_encoded, blocks)
+    with suppress(StopIteration):
+        while True:
+            yield before + next(encoded)  # no loop variable: it would keep the block until the client has read it
+            before = b","
     opened = b"" if before == b"," else before
     yield opened + (b"]" if warnings is None else b'],"warnings":' + to_json(warnings) + b"}")
 

@@ -38,6 +38,7 @@ def serve(
     torch.set_num_threads(1)  # the cores go to requests, and not to the halves of one
     sys.setswitchinterval(0.0005)  # seconds: else the thread that ranks waits ten times longer for its turn
     gc.freeze()  # imported modules stay for good: a full collection that visits them stops every request for 0.1 s
+    gc.set_threshold(700, 10, 1000)  # and full ones are rare: requests leave no cycles, and a crowd has many objects
     _allow_many_connections()
     log = LogWriter(sys.stderr.fileno(), JsonLines(settings.token))
     try:
