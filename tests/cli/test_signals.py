@@ -55,7 +55,7 @@ COMMANDS = {
     "train": "debian --model hmlet-end --out run",
     "try": "{rows} --out tried",
     "tune": "debian --model lightgcn --out tuned --trials 3",
-    "update": "{run} {rows} --user u --item i",
+    "update": "{run} {rows} --user user --item item",
 }
 
 
