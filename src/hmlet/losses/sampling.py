@@ -90,8 +90,7 @@ class _Rows:
             user_B, at_B = self.weighed.draw(draw_B)
             within_B = at_B - self.indptr[user_B]
         elif self.rising is not None:
-            at_B = torch.searchsorted(self.rising, draw_B, right=True).clamp_max(len(self.rising) - 1)
-            user_B, within_B = self.eligible[at_B], None
+            user_B, within_B = self.eligible[_by_share(draw_B, self.rising)], None
         elif self.bounds is None:
             user_B, within_B = self.eligible[_uniform(draw_B, self.n_eligible)], None
         else:
@@ -118,7 +117,7 @@ class _Weighed:
 
     def draw(self, draw_B: Tensor) -> tuple[Tensor, Tensor]:
         """Users, and the places of their interactions."""
-        at_B = torch.searchsorted(self.share, draw_B, right=True).clamp_max(len(self.share) - 1)
+        at_B = _by_share(draw_B, self.share)
         return self.owner[at_B], at_B
 
 
@@ -209,6 +208,11 @@ def _keys(train: Csr, n_items: int) -> npt.NDArray[np.int64]:
     rank = np.arange(len(train.items), dtype=np.int64) - train.indptr[owner]
     keys: npt.NDArray[np.int64] = owner * (n_items + 1) + train.items - rank
     return keys
+
+
+def _by_share(draw_B: Tensor, rising: Tensor) -> Tensor:
+    """Places from draws in [0, 1), each as often as the share by which `rising` grows there."""
+    return torch.searchsorted(rising, draw_B, right=True).clamp_max(len(rising) - 1)
 
 
 def _uniform(draw: Tensor, below: Tensor) -> Tensor:

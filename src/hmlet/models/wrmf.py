@@ -24,6 +24,7 @@ from hmlet.data import Csr
 from hmlet.errors import TrainingError
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
+from hmlet.graph.ordering import stable_order
 from hmlet.graph.work import FLOAT, Part
 from hmlet.models.base import EmbeddingConfig, Model, Newcomer, Pass, Product, Side
 
@@ -154,7 +155,7 @@ def _times_inverse(rows_ND: Tensor, triangle_DD: Tensor, upper: bool) -> Tensor:
 def _transposed(by_user: Csr, n_items: int) -> Csr:
     """For each item a run of users, as `by_user` has for each user a run of items."""
     assert by_user.weights is not None
-    order = np.argsort(by_user.items, kind="stable")
+    order = stable_order(by_user.items)
     users = np.repeat(np.arange(len(by_user.counts), dtype=by_user.items.dtype), by_user.counts)[order]
     counts = np.bincount(by_user.items, minlength=n_items)
     return Csr(np.concatenate([[0], counts.cumsum()]), users, by_user.weights[order])

@@ -1,8 +1,8 @@
 """Memory that a step frees and the next one needs again.
 
 The C library of Linux gives large blocks back to the system at once. The system then hands out the same pages again,
-filled with zeros, one page fault each, and a step on the CPU waits for that for an eighth of its time. Blocks that are
-kept lie in one heap, which may grow to about twice what the blocks need.
+filled with zeros, one page fault each, and a step on the CPU waits for that. Blocks that are kept lie in one heap,
+which may grow beyond what the blocks need.
 """
 
 from __future__ import annotations

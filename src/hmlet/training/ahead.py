@@ -1,7 +1,7 @@
 """The kernels of a training, compiled side by side while its data and its model are prepared.
 
-Triton compiles a kernel when it is first launched, one after the other: ten seconds for a step of HMLET, most of them
-in a compiler that is a process of its own. The memory plan of a recipe runs its step without memory, so it launches
+Triton compiles a kernel when it is first launched, one after the other, and waits most of that time for a compiler that
+is a process of its own. The memory plan of a recipe runs its step without memory, so it launches
 the same kernels with arguments of the same types, and they can be compiled before there is anything to launch them on.
 Triton keeps what it compiled on disk; the next process only reads it.
 """

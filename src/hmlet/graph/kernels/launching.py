@@ -10,10 +10,10 @@ Importing Triton takes a third of a second. Modules named triton_* are therefore
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -22,28 +22,29 @@ TRITON_INSTALLED = find_spec("triton") is not None
 Launched = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 """What is told of a launch: the kernel, its arguments and its options."""
 
+Value = TypeVar("Value")
 _stands_for: ContextVar[str] = ContextVar("stands_for", default="cpu")
 _told: ContextVar[Launched | None] = ContextVar("told", default=None)
 
 
-@contextmanager
-def standing_for(device: str) -> Iterator[None]:
+def standing_for(device: str) -> AbstractContextManager[None]:
     """In here, tensors without memory take the place of tensors on this kind of device, "cpu" or "cuda"."""
-    token = _stands_for.set(device)
-    try:
-        yield
-    finally:
-        _stands_for.reset(token)
+    return _holding(_stands_for, device)
+
+
+def telling(told: Launched) -> AbstractContextManager[None]:
+    """In here, launches on tensors without memory are told of."""
+    return _holding(_told, told)
 
 
 @contextmanager
-def telling(told: Launched) -> Iterator[None]:
-    """In here, launches on tensors without memory are told of."""
-    token = _told.set(told)
+def _holding(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """In here, the variable has this value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _told.reset(token)
+        variable.reset(token)
 
 
 def device_kind(x: Tensor) -> str:
