@@ -116,6 +116,7 @@ def test_small_and_negative_parts_have_a_bar_that_begins_where_the_last_one_ende
         "layers": [{"layer": 0, "contribution": 0.0004}, {"layer": 1, "contribution": -0.0001}],
         "gates": [],
         "carried_by": [{"item": "libc6", "contribution": 0.0004}, {"item": "zlib1g", "contribution": -0.0000217}],
+        "from_popularity": 0.0,
         "remainder": -0.0000783,
     }
     page.route("**/v1/explain", lambda route: route.fulfill(json=planted))

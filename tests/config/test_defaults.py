@@ -51,6 +51,7 @@ SOFTMAX = {
     "temperature": 0.1,
     "temperature_end": None,
     "temperature_learned": False,
+    "popularity_weight": 0.0,
     "negatives": 0,
 }
 LOSS_SETTINGS: dict[str, dict[str, Any]] = {

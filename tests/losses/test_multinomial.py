@@ -24,6 +24,7 @@ from hmlet.training.floor import step_parts
 N_USERS, N_ITEMS, SIZE, TEMPERATURE = 5, 7, 4, 0.3
 OWN = [[0, 3], [], [1, 2, 6], [4], list(range(7))]  # nobody can say what user 1 likes, and user 4 has everything
 COUNTED = [0, 2, 3]
+COUNTS = torch.bincount(torch.tensor([item for items in OWN for item in items]), minlength=N_ITEMS).double()
 
 
 def loss_of(similarity: Similarity, **settings: Any) -> Multinomial:
@@ -53,20 +54,20 @@ def table(seed: int) -> Tensor:
     return torch.randn(N_USERS + N_ITEMS, SIZE, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
-def naive_soft(factors: Tensor, draw: Draw, ratio: float, temperature: Tensor) -> Tensor:
-    """The likelihood with BSL's mean of a user's own items, user by user."""
+def naive_soft(factors: Tensor, draw: Draw, ratio: float, temperature: Tensor, added: Tensor | float = 0.0) -> Tensor:
+    """The likelihood with BSL's mean of a user's own items, user by user; popularity adds to the scores."""
     factors = factors / factors.norm(dim=1, keepdim=True)
-    scores = factors[:N_USERS] @ factors[N_USERS:].T / temperature
+    scores = (factors[:N_USERS] @ factors[N_USERS:].T + added) / temperature
     own = {user: ratio * (scores[user, OWN[user]] / ratio).exp().mean().log() for user in COUNTED}
     counts = {user: len(OWN[user]) ** POWERS[draw] for user in COUNTED}
     each = [counts[user] * (scores[user].logsumexp(dim=0) - own[user]) for user in COUNTED]
     return torch.stack(each).sum() / sum(counts.values())
 
 
-def naive(factors: Tensor, draw: Draw, similarity: Similarity) -> Tensor:
+def naive(factors: Tensor, draw: Draw, similarity: Similarity, added: Tensor | float = 0.0) -> Tensor:
     if similarity == "cosine":
         factors = factors / factors.norm(dim=1, keepdim=True)
-    logs = (factors[:N_USERS] @ factors[N_USERS:].T / TEMPERATURE).log_softmax(dim=1)
+    logs = ((factors[:N_USERS] @ factors[N_USERS:].T + added) / TEMPERATURE).log_softmax(dim=1)
     counts = {user: len(OWN[user]) ** POWERS[draw] for user in COUNTED}
     each = [-counts[user] * logs[user, OWN[user]].mean() for user in COUNTED]
     return torch.stack(each).sum() / sum(counts.values())
@@ -86,6 +87,39 @@ def test_everyone_at_once_is_the_whole_likelihood(draw: Draw, similarity: Simila
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_popularity_is_part_of_every_score(similarity: Similarity) -> None:
+    """Of the whole likelihood: value and gradient. The mean over batches of two of three users has the same value."""
+    loss, layers = loss_of(similarity, popularity_weight=0.4), [table(1), table(2)]
+    sampler, added = sampler_of(loss, "interaction"), 0.4 * COUNTS.log1p()
+    scored = Layers(layers, layers[0], similarity=similarity, popularity_I=added)
+    found = loss(scored, sampler.sample(100, torch.Generator()), N_USERS, ALONE).value
+    right = naive((layers[0] + layers[1]) / 2, "interaction", similarity, added)
+    assert found.item() == pytest.approx(right.item(), rel=1e-6)
+    for ours, theirs in zip(torch.autograd.grad(found, layers), torch.autograd.grad(right, layers), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+    generator = torch.Generator().manual_seed(1)
+    drawn = {tuple(sorted(batch.user.tolist())): batch for batch in (sampler.sample(2, generator) for _ in range(50))}
+    values = [loss(scored, batch, N_USERS, ALONE).value.item() for batch in drawn.values()]
+    assert len(values) == 3
+    assert np.mean(values) == pytest.approx(right.item(), rel=1e-6)
+
+
+def test_a_ratio_of_temperatures_sees_popularity() -> None:
+    """Value, and the gradients of the layers and of a learned temperature."""
+    loss = loss_of("cosine", temperature_ratio=0.5, temperature_learned=True, popularity_weight=0.4)
+    layers, right_temperature = [table(1), table(2)], loss.log_temperature.detach().clone().requires_grad_()
+    added = 0.4 * COUNTS.log1p()
+    scored = Layers(layers, layers[0], similarity="cosine", popularity_I=added)
+    found = loss(scored, sampler_of(loss, "user").sample(100, torch.Generator()), N_USERS, ALONE).value
+    right = naive_soft((layers[0] + layers[1]) / 2, "user", 0.5, right_temperature.exp(), added)
+    assert found.item() == pytest.approx(right.item(), rel=1e-6)
+    ours = torch.autograd.grad(found, [*layers, loss.log_temperature])
+    theirs = torch.autograd.grad(right, [*layers, right_temperature])
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("draw", ["user", "interaction"])
 @pytest.mark.parametrize("ratio", [0.5, 4.0])
 def test_a_ratio_of_temperatures_weighs_the_items_of_a_user(draw: Draw, ratio: float) -> None:
@@ -102,15 +136,18 @@ def test_a_ratio_of_temperatures_weighs_the_items_of_a_user(draw: Draw, ratio: f
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("popularity", [0.0, 0.4])
 @pytest.mark.parametrize("ratio", [None, 0.5])
-def test_two_ranks_have_the_value_of_one(ratio: float | None) -> None:
+def test_two_ranks_have_the_value_of_one(ratio: float | None, popularity: float) -> None:
     """Each has two of the four columns of every layer."""
     loss, whole = loss_of("cosine", temperature_ratio=ratio), [table(1).detach(), table(2).detach()]
+    added = popularity * COUNTS.log1p() if popularity else None
     everyone = sampler_of(loss, "user").sample(100, torch.Generator())
 
     def value(ranks: Ranks) -> float:
         own = [ranks.own_columns(each) for each in whole]
-        return float(loss(Layers(own, own[0], similarity="cosine", ranks=ranks), everyone, N_USERS, ranks).value)
+        layers = Layers(own, own[0], similarity="cosine", popularity_I=added, ranks=ranks)
+        return float(loss(layers, everyone, N_USERS, ranks).value)
 
     assert on_two(value) == pytest.approx([value(ALONE)] * 2, rel=1e-12)
 

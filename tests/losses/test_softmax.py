@@ -20,11 +20,16 @@ from hmlet.training.floor import step_parts
 
 N_USERS, N_ITEMS, SIZE = 5, 23, 6
 OTHERS = torch.tensor([2, 7, 7, 0, 19, 4])  # item 7 was drawn twice; 2, 7 and 0 are own items of the batch
+LOG_COUNTS = (torch.arange(N_ITEMS, dtype=torch.float64) * 3 % 11).log1p()  # of the items' interactions, and one more
 CASES = [
     ("softmax", {}), ("softmax", {"similarity": "dot", "temperature": 1.0}), ("softmax", {"temperature_learned": True}),
     ("softmax@k", {"k": 3, "weight_temperature": 0.5}), ("softmax@k", {"similarity": "dot", "temperature": 0.7}),
     ("softmax@k", {"k": 3, "temperature_learned": True}),
     ("softmax@k", {"k": 1}),  # of the sampled items, whose share of one is less than half, still one
+    ("softmax", {"popularity_weight": 0.2}), ("softmax", {"popularity_weight": 0.3, "temperature_learned": True}),
+    ("softmax", {"popularity_weight": 0.5, "similarity": "dot", "temperature": 1.0}),
+    ("softmax@k", {"k": 3, "popularity_weight": 0.2, "weight_temperature": 0.5}),
+    ("bsl", {"positives": 2, "popularity_weight": 0.2, "temperature_ratio": 1.5}),
     ("bsl", {"positives": 2}), ("bsl", {"positives": 2, "temperature_ratio": 1.5, "similarity": "dot"}),
 ]  # fmt: skip
 
@@ -65,7 +70,9 @@ def loss_of(name: str, settings: dict[str, Any]) -> Loss[Pairs]:
 
 
 def ours(loss: Loss[Pairs], layers_ND: list[Tensor], drawn: Pairs) -> Tensor:
-    layers = Layers(layers_ND, layers_ND[0], similarity=loss.config.similarity)  # type: ignore[attr-defined]
+    config: Any = loss.config
+    added_I = config.popularity_weight * LOG_COUNTS if config.popularity_weight else None
+    layers = Layers(layers_ND, layers_ND[0], similarity=config.similarity, popularity_I=added_I)
     return loss(layers, drawn, N_USERS, ALONE).value
 
 
@@ -79,7 +86,7 @@ def naive(name: str, settings: dict[str, Any], layers_ND: list[Tensor], drawn: P
         def score(item: int, user: int = user) -> float:
             a, b = factors[user], factors[N_USERS + item]
             length = float(a.norm() * b.norm()) if config.similarity == "cosine" else 1.0
-            return float(a @ b) / length
+            return float(a @ b) / length + config.popularity_weight * float(LOG_COUNTS[item])
 
         tau = config.temperature
         items, weight = (range(N_ITEMS), 1.0) if drawn.others is None else (OTHERS.tolist(), N_ITEMS / len(OTHERS))

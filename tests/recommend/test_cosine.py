@@ -1,10 +1,11 @@
-"""A run that ranks by cosine: recommendations, newcomers and explanations against an oracle of its layers."""
+"""A run that ranks by cosine, and one that adds popularity: answers against an oracle of its layers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from finished import finished
@@ -61,6 +62,71 @@ def test_explanations_add_up_to_the_cosine(run: Run) -> None:
     assert sum(each["contribution"] for each in parts["layers"]) == pytest.approx(parts["score"], abs=1e-6)
     carried = sum(each["contribution"] for each in parts["carried_by"])
     assert carried + parts["remainder"] == pytest.approx(parts["score"], abs=1e-12)
+
+
+# -- with popularity --------------------------------------------------------------------------------------------------
+
+POPULARITY = 0.3
+
+
+@pytest.fixture(scope="module", params=["lightgcn", "hmlet-end", "lr-gccf", "pinsage", "bpr"])
+def popular(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = "train.loss=multinomial", f"loss.popularity_weight={POPULARITY}"
+    return finished(request.param, tmp_path_factory.mktemp("popular") / "run", *settings)
+
+
+def added(run: Run) -> Tensor:
+    """What popularity adds to the score of each item."""
+    counts = np.bincount(run.data.csr("train").items, minlength=run.data.n_items)
+    return POPULARITY * torch.from_numpy(counts).double().log1p()
+
+
+def test_popularity_is_one_more_column_of_the_factors(popular: Run) -> None:
+    users_UF, items_IF = popular.factors
+    length_one = normalize(raw_factors(popular).double(), dim=1)
+    torch.testing.assert_close(torch.cat([users_UF, items_IF])[:, :-1].double(), length_one, rtol=1e-5, atol=1e-6)
+    assert (users_UF[:, -1] == 1.0).all()
+    torch.testing.assert_close(items_IF[:, -1].double(), added(popular), rtol=1e-6, atol=1e-7)
+    recorded = popular.metrics[-1]["valid"]["ndcg"]
+    assert popular.evaluate("valid", "train", 20).metrics["ndcg"] == pytest.approx(recorded, abs=1e-9)
+
+
+def test_who_is_alike_does_not_depend_on_popularity(popular: Run) -> None:
+    raw, n_users = raw_factors(popular).double(), popular.data.n_users
+    for near, rows in (
+        (popular.similar_items("i3", 4), raw[n_users:]),
+        (popular.similar_users("u3", 4), raw[:n_users]),
+    ):
+        cosine = torch.cosine_similarity(rows[3][None], rows, dim=1)
+        cosine[3] = -2.0
+        assert [each["score"] for each in near] == pytest.approx(torch.topk(cosine, 4).values.tolist(), abs=1e-5)
+
+
+def test_newcomers_have_the_column_too(popular: Run) -> None:
+    fold = popular.fold_in
+    users, items = fold.users([[0, 2, 4], [1]]), fold.items([[0, 2, 4], [1, 3]])
+    assert users[:, -1].tolist() == [1.0, 1.0]
+    assert items[:, -1].tolist() == pytest.approx([POPULARITY * np.log(4), POPULARITY * np.log(3)])
+    edited = fold.edited_user(5, [fold.own_items(5)])[0]
+    torch.testing.assert_close(edited, popular.factors[0][5], rtol=1e-5, atol=1e-6)
+
+
+def test_explanations_say_what_popularity_adds(popular: Run) -> None:
+    (best,) = popular.recommend(["u5"], 1, "train")[0]["items"]
+    parts = popular.explain("u5", best["item"])
+    assert parts["from_popularity"] == pytest.approx(float(added(popular)[int(str(best["item"])[1:])]), rel=1e-6)
+    assert sum(each["contribution"] for each in parts["layers"]) == pytest.approx(best["score"], abs=1e-6)
+    carried = sum(each["contribution"] for each in parts["carried_by"])
+    assert carried + parts["remainder"] == pytest.approx(best["score"], abs=1e-12)
+    assert "how popular the item is" in parts["sentence"]
+
+
+def test_an_update_counts_interactions_anew(popular: Run, tmp_path: Path) -> None:
+    rows = pl.DataFrame({"user": ["u0", "u1", "u2"], "item": ["i1", "i1", "new item"]})
+    updated = popular.update(rows, tmp_path / "updated")
+    counts = np.bincount(updated.data.csr("train").items, minlength=updated.data.n_items)
+    expected = POPULARITY * np.log1p(counts)
+    np.testing.assert_allclose(updated.factors[1][:, -1].numpy(), expected, rtol=1e-6)
 
 
 def test_a_layers_part_is_its_share_of_the_joined_length(tmp_path: Path) -> None:

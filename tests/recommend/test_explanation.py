@@ -130,6 +130,7 @@ def test_a_sentence_by_hand() -> None:
             {"item": 300, "name": None, "contribution": 0.0123456},
             {"item": 400, "name": "Blue in Green", "contribution": -0.1},
         ],
+        "from_popularity": 0.0,
         "remainder": 0.8376544,
     }
     assert sentence(parts) == (
@@ -161,6 +162,7 @@ def test_a_sentence_names_the_three_strongest_and_what_balances_them() -> None:
         "score": 1.0,
         "seen": False,
         "carried_by": carried,
+        "from_popularity": 0.0,
         "remainder": 0.1,
     }
     parts |= {"layers": [{"layer": 0, "contribution": 1.0}], "gates": []}

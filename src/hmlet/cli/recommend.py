@@ -125,9 +125,11 @@ def explain(
         ["item", "score lost without it"],
         [[each["item"], _digits(each["contribution"], "+")] for each in shown],
     )
+    added = parts["from_popularity"]
+    popular = f" (of that, the item's popularity adds {_digits(added)})" if added else ""
     print_line(
         f"other items {_digits(sum(each['contribution'] for each in others), '+')}, "
-        f"remainder {_digits(parts['remainder'], '+')}, "
+        f"remainder {_digits(parts['remainder'], '+')}{popular}, "
         f"score {_digits(parts['score'])}"
     )
     print_line("(the remainder comes from the user's own embedding and from effects that items have only together)")

@@ -44,6 +44,11 @@ class Recipe(Section):
         """What the model's scores are: the loss says it of a model that it trains."""
         return "dot" if self.model.solved else self.loss.ranked_by
 
+    @property
+    def popularity_weight(self) -> float:
+        """π, by which the logarithm of an item's popularity is added to its scores; the loss says that too."""
+        return 0.0 if self.model.solved else self.loss.adds_popularity
+
     def as_json(self) -> dict[str, object]:
         """Every value in JSON's types; a section without keys is left out."""
         values = self.model_dump(mode="json", exclude_none=True)

@@ -87,6 +87,7 @@ class Settings(TypedDict, total=False):
     loss_temperature_end: float | None
     loss_temperature_learned: bool
     loss_temperature_ratio: float | None
+    loss_popularity_weight: float
     loss_negatives: int
     loss_positives: int
     loss_k: int

@@ -32,6 +32,11 @@ class LossConfig(Section):
         """What the scores of a model are that this loss trains."""
         return "dot"
 
+    @property
+    def adds_popularity(self) -> float:
+        """π: by how much of the logarithm of its popularity an item scores higher."""
+        return 0.0
+
     def continued(self) -> Self:
         """These settings for a training that continues after the end of this schedule."""
         return self

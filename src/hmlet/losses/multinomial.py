@@ -186,43 +186,69 @@ class Multinomial(Tempered[Users]):
         factors_NF = factors_NF.to(torch.promote_types(factors_NF.dtype, torch.float32))
         users_BF = factors_NF.index_select(0, batch.user)
         items_IF = factors_NF[n_users:]
-        compared_JF = items_IF if batch.others is None else items_IF.index_select(0, batch.others)
+        compared_JF, popularity_J = items_IF, layers.popularity_I
+        if batch.others is not None:
+            compared_JF = items_IF.index_select(0, batch.others)
+            popularity_J = None if popularity_J is None else popularity_J[batch.others]
         sums = self._log_sums(
             layers,
             ranks.rows(users_BF) / temperature,
             ranks.gather(ranks.rows(compared_JF), len(compared_JF)),
             batch.weight[ranks.own_rows(len(batch.user))],
-            weight=len(items_IF) / len(compared_JF),
+            n_items=len(items_IF),
+            offset_J=None if popularity_J is None else popularity_J / temperature,
         )
         dtype = block_type(layers, factors_NF)
         if batch.whole.ends is None:
-            agreement = self._agreement(factors_NF, batch, n_users, dtype)
+            agreement = self._agreement(factors_NF, layers.popularity_I, batch, n_users, dtype, ranks)
         else:
-            agreement = self._soft_agreement(factors_NF, batch, batch.whole.ends, temperature, dtype, ranks)
+            popularity_I = factors_NF.new_zeros(len(items_IF)) if layers.popularity_I is None else layers.popularity_I
+            agreement = self._soft_agreement(factors_NF, popularity_I, batch, temperature, dtype, ranks)
         own = sums - agreement / temperature
         norms = torch.dot(batch.whole.share_N, layers.initial_ND.square().sum(dim=1))
         return Terms(*ranks.total(own, norms))
 
-    def _agreement(self, factors_NF: Tensor, batch: Users, n_users: int, dtype: torch.dtype) -> Tensor:
-        """Σ_u c_u Σ_i u · v_i over the batch's users and their items, in the rank's own columns."""
-        x_NF = factors_NF
+    def _agreement(
+        self,
+        factors_NF: Tensor,
+        popularity_I: Tensor | None,
+        batch: Users,
+        n_users: int,
+        dtype: torch.dtype,
+        ranks: Ranks,
+    ) -> Tensor:
+        """Σ_u c_u Σ_i s(u, i) over the batch's users and their items, in the rank's own columns."""
+        x_NF, chosen_N = factors_NF, factors_NF.new_ones(len(factors_NF))
         if not batch.everyone:
-            chosen_N = factors_NF.new_zeros(len(factors_NF))
-            chosen_N[n_users:] = 1.0
-            chosen_N[batch.user] = batch.weight / batch.whole.share_N[batch.user]
+            chosen_N[:n_users] = 0.0
+            chosen_N[batch.user] = (batch.weight / batch.whole.share_N[batch.user]).to(chosen_N.dtype)
             x_NF = factors_NF * chosen_N[:, None]
         value: Tensor = _Agreement.apply(x_NF, batch.whole.pairs, dtype)  # type: ignore[no-untyped-call]
-        return value
+        if popularity_I is None:
+            return value
+        sent_N1 = torch.nn.functional.pad(popularity_I, (n_users, 0))[:, None]  # an item sends its users what it adds
+        added_U = batch.whole.pairs.product(sent_N1)[:n_users, 0]
+        return value + torch.dot(chosen_N[:n_users], added_U.to(chosen_N.dtype)) / ranks.size
 
     def _soft_agreement(
-        self, factors_NF: Tensor, batch: Users, ends: Ends, temperature: Tensor, dtype: torch.dtype, ranks: Ranks
+        self,
+        factors_NF: Tensor,
+        popularity_I: Tensor,
+        batch: Users,
+        temperature: Tensor,
+        dtype: torch.dtype,
+        ranks: Ranks,
     ) -> Tensor:
-        """Σ_u w_u ρ τ log E_i exp(u · v_i / (ρ τ)) over the batch's users, the rank's share of it."""
+        """Σ_u w_u ρ τ log E_i exp(s(u, i) / (ρ τ)) over the batch's users, the rank's share of it."""
+        ends = batch.whole.ends
         assert self.config.temperature_ratio is not None
+        assert ends is not None
         weight_U = torch.zeros_like(ends.count_U, dtype=factors_NF.dtype)
         weight_U[batch.user] = batch.weight.to(weight_U.dtype)
         wide = temperature.to(factors_NF.dtype) * self.config.temperature_ratio
-        value: Tensor = _SoftAgreement.apply(factors_NF, wide, weight_U, batch.whole.pairs, ends, dtype, ranks)  # type: ignore[no-untyped-call]
+        value: Tensor = _SoftAgreement.apply(  # type: ignore[no-untyped-call]
+            factors_NF, wide, weight_U, popularity_I, batch.whole.pairs, ends, dtype, ranks
+        )
         return value
 
     def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
@@ -260,6 +286,7 @@ class _SoftAgreement(torch.autograd.Function):
         x_NF: Tensor,
         t: Tensor,
         weight_U: Tensor,
+        popularity_I: Tensor,
         pairs: Operator,
         ends: Ends,
         dtype: torch.dtype,
@@ -269,6 +296,8 @@ class _SoftAgreement(torch.autograd.Function):
         score_E = pair_scores(stored_NF, ends.user_E, ends.item_E)
         if ranks.size > 1:
             (score_E,) = ranks.total(score_E)
+        most = popularity_I.amax()  # is taken off and added again: no score is above 1 meanwhile
+        score_E = score_E + (popularity_I - most).to(score_E).index_select(0, ends.item_E - len(weight_U))
         power_E = (score_E / t).exp_()
         ones_N1 = power_E.new_ones(len(x_NF), 1)
         sum_U = pairs.weigh(power_E).product(ones_N1)[: len(weight_U), 0].to(weight_U.dtype)
@@ -278,9 +307,9 @@ class _SoftAgreement(torch.autograd.Function):
         y_NF = pairs.weigh(share_E).product(stored_NF, dtype=x_NF.dtype)
         logs = torch.dot(weight_U, log_U)
         ctx.save_for_backward(y_NF, (logs - torch.dot(share_E, score_E) / t) / ranks.size)
-        return t * logs / ranks.size
+        return (t * logs + most.to(logs) * weight_U.sum()) / ranks.size
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y_NF, grad_t = ctx.saved_tensors
-        return y_NF * grad, grad_t * grad, None, None, None, None, None
+        return y_NF * grad, grad_t * grad, *[None] * 6

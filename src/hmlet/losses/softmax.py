@@ -2,8 +2,13 @@
 
     mean of -s(u, i) / τ + log Σ_j exp(s(u, j) / τ) over pairs of a user u and an item i of u
 
-s is the cosine of the two factors or their dot product, and j runs over all items, i among them. With
-`loss.negatives` = J it runs over J items that are drawn uniformly and shared by the batch, and the sum is estimated by
+s is the cosine of the two factors or their dot product, and j runs over all items, i among them.
+
+With `loss.popularity_weight` = π, an item with d training interactions scores π ln(1 + d) more, in training and in
+ranking, so the factors need not hold what all users have in common. In the sum over j, an item then counts
+(1 + d)^(π / τ) times.
+
+With `loss.negatives` = J the sum runs over J items, drawn uniformly and shared by the batch, and is estimated by
 
     exp(s(u, i) / τ) + I / J Σ_{j drawn, j ≠ i} exp(s(u, j) / τ)
 
@@ -47,6 +52,8 @@ class SoftmaxConfig(LossConfig):
     """τ in the last epoch, where it moves: by the same factor each epoch."""
     temperature_learned: bool = False
     """Whether τ is a trained parameter, which starts at `temperature`."""
+    popularity_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """π: how much the logarithm of an item's number of training interactions adds to its scores."""
     negatives: Annotated[int, Field(ge=0)] = 0
     """J, how many items a batch is compared with, drawn uniformly; 0: all items."""
 
@@ -59,6 +66,10 @@ class SoftmaxConfig(LossConfig):
     @property
     def ranked_by(self) -> Similarity:
         return self.similarity
+
+    @property
+    def adds_popularity(self) -> float:
+        return self.popularity_weight
 
     def continued(self) -> Self:
         if self.temperature_end is None:
@@ -76,6 +87,7 @@ class Compared(NamedTuple):
     users_MF: Tensor  # over τ
     score_MP: Tensor  # of the users' own items
     items_JF: Tensor  # that the users are compared with
+    offset_J: Tensor | None  # what popularity adds to the scores of these
     log_sums: Callable[[Tensor], Tensor]  # weights w -> Σ_u w_u log Σ_j exp(s(u, j) / τ), of M users
     share: float  # J / I
     temperature: Tensor
@@ -120,11 +132,20 @@ class Tempered(Loss[Batch]):
         items_JF: Tensor,
         weights_M: Tensor,
         own: Own | None = None,
-        weight: float = 1.0,
+        *,
+        n_items: int,
+        offset_J: Tensor | None,
     ) -> Tensor:
-        """Σ_u w_u log Σ_j exp of users' scores over τ, as `log_sums` has it, in blocks of the layers' type."""
+        """Σ_u w_u log Σ_j exp of users' scores over τ, as `log_sums` has it, in blocks of the layers' type.
+
+        Where the items are a sample of `n_items`, each stands for others. `offset_J` is what popularity adds.
+        """
+        counts_J = None if offset_J is None else offset_J.exp()
+        if len(items_JF) != n_items:
+            whole_J = items_JF.new_ones(len(items_JF)) if counts_J is None else counts_J
+            counts_J = whole_J * (n_items / len(items_JF))
         dtype, bounded = block_type(layers, users_MF), layers.similarity == "cosine"
-        return log_sums(users_MF, items_JF, weights_M, dtype=dtype, bounded=bounded, own=own, weight=weight)
+        return log_sums(users_MF, items_JF, weights_M, dtype=dtype, bounded=bounded, own=own, counts_J=counts_J)
 
 
 def block_type(layers: Layers, factors: Tensor) -> torch.dtype:
@@ -185,15 +206,20 @@ class Softmax(Tempered[Pairs]):
         mine = ranks.own_rows(len(batch.user))
         positive_MPF = table_TF.index_select(0, place_BP[mine].flatten()).view(-1, self.positives, users_MF.shape[1])
         score_MP = (users_MF[:, None] * positive_MPF).sum(dim=2)
-        completing, weight = None, 1.0
-        if batch.others is not None:
-            weight = (len(layers.initial_ND) - n_users) / count
-            if self.counts_own:
-                completing = Own(score_MP[:, 0], batch.positive[mine, 0], batch.others)
+        offset_J = None
+        if layers.popularity_I is not None:
+            offset_I = layers.popularity_I.to(exact) / temperature
+            score_MP = score_MP + offset_I[batch.positive[mine]]
+            offset_J = offset_I if batch.others is None else offset_I[batch.others]
+        completing = None
+        if batch.others is not None and self.counts_own:
+            completing = Own(score_MP[:, 0], batch.positive[mine, 0], batch.others)
 
+        n_items = len(layers.initial_ND) - n_users
         items_JF = table_TF if count == len(table_TF) else table_TF[:count]  # a slice of all would copy its gradient
-        sums = partial(self._log_sums, layers, users_MF, items_JF, own=completing, weight=weight)
-        return Compared(users_MF, score_MP, items_JF, sums, 1 / weight, temperature, block_type(layers, users_MF))
+        sums = partial(self._log_sums, layers, users_MF, items_JF, own=completing, n_items=n_items, offset_J=offset_J)
+        dtype = block_type(layers, users_MF)
+        return Compared(users_MF, score_MP, items_JF, offset_J, sums, count / n_items, temperature, dtype)
 
     def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
         """Reading a batch's users and every item compared with, in every layer, and three matrix products."""

@@ -34,7 +34,7 @@ class SoftmaxAtK(Softmax):
     def _value(self, compared: Compared) -> Tensor:
         score_M, items_JF = compared.score_MP[:, 0], compared.items_JF
         k = max(1, round(self.config.k * compared.share))
-        best_M = kth_best(compared.users_MF, items_JF, k, compared.dtype)
+        best_M = kth_best(compared.users_MF, items_JF, k, compared.dtype, compared.offset_J)
         # s = τ · (s / τ), of which only the user's own score has a gradient.
         own_M, best_M = score_M * compared.temperature, best_M * compared.temperature.detach()
         weights_M = torch.sigmoid((own_M - best_M) / self.config.weight_temperature)

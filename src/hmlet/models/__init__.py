@@ -78,11 +78,19 @@ for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF, Popula
     register(_model)
 
 
-def build(config: ModelConfig, graph: Graph, generator: torch.Generator, similarity: Similarity = "dot") -> Model:
+def build(
+    config: ModelConfig,
+    graph: Graph,
+    generator: torch.Generator,
+    similarity: Similarity = "dot",
+    popularity: float = 0.0,
+) -> Model:
     """A freshly initialised model for a graph; every initial number comes from the generator.
 
-    `similarity` is what its scores are (`Recipe.similarity`).
+    `similarity` and `popularity` are what its scores are made of, as the loss says (`Recipe`).
     """
     model = MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config
     model.similarity = similarity
+    if popularity:
+        model.add_popularity(popularity, graph)
     return model

@@ -29,6 +29,7 @@ from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
 Side = Literal["user", "item"]
+POPULARITY = "popularity"  # the buffer of a model that has what popularity adds to its items' scores
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
 
@@ -222,13 +223,25 @@ class Model(nn.Module, ABC):
 
     def layers(self, embeddings_ND: Sequence[Tensor], gates: dict[int, Tensor] | None = None) -> Layers:
         return Layers(
-            embeddings_ND, self.embedding, gates or {}, self.joined_by, self.factor_scale, self.similarity, self.ranks
+            embeddings_ND,
+            self.embedding,
+            gates or {},
+            self.joined_by,
+            self.factor_scale,
+            self.similarity,
+            self.popularity_I,
+            self.ranks,
         )
 
     def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
         """The finished factors of users (U × F) and items (I × F)."""
-        all_NF = self.propagate(product, how).factors()
+        all_NF = self.propagate(product, how).ranked()
         return all_NF[: self.n_users], all_NF[self.n_users :]
+
+    @property
+    def popularity_I(self) -> Tensor | None:
+        """What an item's popularity adds to its scores; None: nothing."""
+        return self._buffers.get(POPULARITY)
 
     def item_weights(self) -> ItemWeights | None:
         """What scores instead of factors; None: factors do."""
@@ -270,12 +283,12 @@ class Model(nn.Module, ABC):
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def per_node(self) -> set[str]:
-        """The names of the tensors in the state that have a row for each node."""
-        return {"embedding"}
+        """The names of the tensors in the state that have a row for each node, or for each item."""
+        return {"embedding"} if self.popularity_I is None else {"embedding", POPULARITY}
 
     def drawn_from_graph(self) -> set[str]:
         """The names of those of `per_node` that another graph makes anew."""
-        return set()
+        return set() if self.popularity_I is None else {POPULARITY}
 
     def set_nodes(self, n_users: int, n_items: int, tensors: Mapping[str, Tensor]) -> None:
         """Give the model other nodes: a tensor for each name of `per_node`."""
@@ -289,7 +302,7 @@ class Model(nn.Module, ABC):
 
     def node_shape(self, name: str, n_users: int, n_items: int) -> tuple[int, ...]:
         """The shape that a tensor of `per_node` has for other nodes."""
-        return n_users + n_items, *self.state_dict()[name].shape[1:]
+        return n_items if name == POPULARITY else n_users + n_items, *self.state_dict()[name].shape[1:]
 
     def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer | None:
         """How a node of a side that was not trained gets its factor from its neighbours', given all nodes of theirs.
@@ -304,9 +317,18 @@ class Model(nn.Module, ABC):
         self.ranks = ranks
         return self
 
+    def add_popularity(self, factor: float, graph: Graph) -> None:
+        """Add to every item's scores `factor` times the logarithm of one more than its training interactions."""
+        self.register_buffer(POPULARITY, popularity_scores(factor, torch.from_numpy(graph.degree[graph.n_users :])))
+
     def weights(self) -> list[nn.Parameter]:
         """Every trained parameter but the embeddings."""
         return [parameter for name, parameter in self.named_parameters() if name != "embedding"]
+
+
+def popularity_scores(factor: float, count_I: Tensor) -> Tensor:
+    """What popularity adds to the scores of items with so many training interactions: I."""
+    return (factor * count_I.double().log1p()).float()
 
 
 def dropout(x_MD: Tensor, rate: float, how: Pass, n_nodes: int) -> Tensor:

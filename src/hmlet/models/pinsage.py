@@ -83,7 +83,7 @@ class PinSage(Model):
         return {*super().per_node(), *self.drawn_from_graph()}
 
     def drawn_from_graph(self) -> set[str]:
-        return {"neighbours_NT", "importance_NT"}
+        return {*super().drawn_from_graph(), "neighbours_NT", "importance_NT"}
 
 
 def neighbourhoods(

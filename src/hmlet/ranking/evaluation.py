@@ -18,7 +18,7 @@ from torch import Tensor
 from hmlet.data import Csr, Dataset
 from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.ranking.metrics import METRICS, per_user
-from hmlet.ranking.scoring import Scorer, Users, scorer_of
+from hmlet.ranking.scoring import Scorer, Users, completed, scorer_of
 from hmlet.ranking.top_k import NO_ITEM, Indices, Ranked, candidate_bytes, top_k
 from hmlet.system.frames import Framed
 from hmlet.system.progress import Advance, silent
@@ -222,7 +222,7 @@ def rank_blocks(
             own = block[ranks.own_rows(len(block))]
             users_B = everyone[torch.from_numpy(own if width is None else block).to(device)]
             if width is not None:  # users are factors, whose columns ranks share
-                users_B = ranks.own_whole(users_B, width)  # type: ignore[assignment, arg-type]
+                users_B = completed(ranks.own_whole(users_B, width), scorer.depth)  # type: ignore[assignment, arg-type]
             yield partial(rank, block, own, users_B)
 
     for block, ranked in _side_by_side(calls(), at_once):

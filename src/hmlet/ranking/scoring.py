@@ -123,6 +123,11 @@ class FactorScorer(Scorer[Tensor]):
         return scores_room(rows, self.items_IF)
 
 
+def completed(users_BF: Tensor, depth: int) -> Tensor:
+    """Users' factors with the column for what popularity adds, 1 for everyone, where they lack it: B × `depth`."""
+    return torch.nn.functional.pad(users_BF, (0, depth - users_BF.shape[1]), value=1.0)
+
+
 class WeightScorer(Scorer[Histories]):
     """Scores are sums of weights, W being whole: item j scores Σ W_ij over the user's items i."""
 

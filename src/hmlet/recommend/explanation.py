@@ -2,7 +2,8 @@
 
 Two ways to add up to the same score:
 - by layer: a readout is linear in the layers, so the user's factor is a sum of one part per layer, and the score is the
-  sum of those parts' dot products with the item's factor;
+  sum of those parts' dot products with the item's factor; what the item's popularity adds counts to layer 0, which is
+  before any propagation;
 - by item: what the score loses without one of the user's training items (exact, through fold-in), and the remainder,
   which is what the user's own embedding holds and what the items only bring together.
 An item-item model has one layer, and its items' parts are weights that add up to the score without a remainder.
@@ -60,6 +61,7 @@ class Parts(NamedItem):
     seen: bool  # the user already has the item
     layers: list[LayerPart]
     gates: list[GateChoices]
+    from_popularity: float  # what the item's popularity adds for every user alike; in layer 0 and in the remainder
     carried_by: list[Carrier]  # the largest contribution first, whatever its sign
     remainder: float
 
@@ -76,10 +78,11 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
         carried, score, remainder = fold.by_item(user, item), fold.score(user, item), 0.0
         layers: list[LayerPart] = [{"layer": 0, "contribution": score}]
         gates: list[GateChoices] = []
+        added = 0.0
     else:
         carried, score = _by_item(fold, user, item)
         remainder = score - sum(part for _, part in carried)
-        layers, gates = _by_layer(fold, user, item), _gates(fold, user, item)
+        (layers, added), gates = _by_layer(fold, user, item), _gates(fold, user, item)
     parts: Parts = {
         "user": data.users.id(user),
         **named_item(data.items, item),
@@ -87,17 +90,21 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
         "seen": bool(np.isin(item, fold.own_items(user))),
         "layers": layers,
         "gates": gates,
+        "from_popularity": added,
         "carried_by": [{**named_item(data.items, at), "contribution": part} for at, part in carried],
         "remainder": remainder,
     }
     return {**parts, "sentence": sentence(parts)}
 
 
-def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:
-    """Each of the user's layers' part of the score; their sum is the score."""
+def _by_layer(fold: FoldIn, user: int, item: int) -> tuple[list[LayerPart], float]:
+    """Each of the user's layers' part of the score, whose sum is the score, and what popularity adds to layer 0."""
     item_F = fold.factor(fold.graph.n_users + item).double()
     shares = fold.model.layers([layer_ND[user][None] for layer_ND in fold.layers]).parts()
-    return [{"layer": at, "contribution": float(share_1F[0].double() @ item_F)} for at, share_1F in enumerate(shares)]
+    parts = [float(share_1D[0].double() @ item_F[: share_1D.shape[1]]) for share_1D in shares]
+    added = float(item_F[-1]) if fold.recipe.popularity_weight else 0.0
+    parts[0] += added
+    return [{"layer": at, "contribution": part} for at, part in enumerate(parts)], added
 
 
 def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]], float]:
@@ -169,6 +176,8 @@ def _reason(parts: Parts, sign: int) -> str:
     rest = ["other items"] if len(parts["carried_by"]) > len(named) else []
     if parts["remainder"]:
         rest.append("the user's own embedding")
+    if parts["from_popularity"]:
+        rest.append("how popular the item is")
     return f"{words}, {amount}" + (f", {balance} {_joined(rest)}" if rest else "")
 
 

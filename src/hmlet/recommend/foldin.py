@@ -31,10 +31,11 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import Graph, propagator, training_graph
-from hmlet.models import Model, Newcomer, Pass, Side
+from hmlet.models import Layers, Model, Newcomer, Pass, Side
+from hmlet.models.base import popularity_scores
 from hmlet.models.growth import ridge
 from hmlet.runs.choices import Choices
-from hmlet.runs.directory import RunDirectory
+from hmlet.runs.directory import FACTORS, RunDirectory
 from hmlet.runs.loading import load_model
 from hmlet.runs.tensors import is_finite
 
@@ -48,6 +49,7 @@ class Lists:
 
     nodes: Tensor
     offsets: Tensor
+    side: Side  # that the newcomers are on
 
     @property
     def counts_B1(self) -> Tensor:
@@ -91,10 +93,11 @@ class FoldIn:
             inputs = layers[:-1]
         else:  # what is read out is not what is propagated, which has to be made again
             inputs = _recorded(_twin(model, layers[0]), graph, how)
-        factors, own_1F = directory.factors(), model.layers([layer_ND[:1] for layer_ND in layers]).factors()
+        factors = directory.factors()
+        own_1F = _ranked(model.layers([layer_ND[:1] for layer_ND in layers]), recipe, torch.zeros(1), "user")
         if own_1F.shape[1] != factors[0].shape[1]:
             wide = f"{factors[0].shape[1]} columns, and the layers make factors of {own_1F.shape[1]}"
-            raise directory.origin("factors.safetensors").fault(f": tensor 'users': it has {wide}")
+            raise directory.origin(FACTORS).fault(f": tensor 'users': it has {wide}")
         return cls(recipe, model, graph, inputs, layers, factors, Choices.read(directory, graph.n_nodes), how)
 
     @cached_property
@@ -155,7 +158,7 @@ class FoldIn:
             layers = twin.propagate(arriving, self.how)
         else:
             layers = self.model.layers([embedding_BD])
-        factors_BF = layers.factors()
+        factors_BF = _ranked(layers, self.recipe, lists.offsets.diff(), lists.side)
         if not is_finite(factors_BF):
             raise RunError(
                 "this run's factors are so large that fold-in overflows",
@@ -196,7 +199,7 @@ class FoldIn:
         bounds = graph.indptr[start : end + 1]
         neighbours = graph.neighbours[bounds[0] : bounds[-1]].astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(graph.degree[nodes])])
-        return torch.from_numpy(nodes), Lists(torch.from_numpy(neighbours), torch.from_numpy(offsets))
+        return torch.from_numpy(nodes), Lists(torch.from_numpy(neighbours), torch.from_numpy(offsets), side)
 
     @torch.no_grad()
     def _own_rule(self, side: Side, newcomer: Newcomer) -> Rule:
@@ -206,7 +209,7 @@ class FoldIn:
             return rule
         nodes, lists = self._trained(side)
         some = slice(0, SCALED_ON)
-        found_ND = rule(Lists(lists.nodes, lists.offsets[: SCALED_ON + 1]), [])
+        found_ND = rule(Lists(lists.nodes, lists.offsets[: SCALED_ON + 1], side), [])
         length = self.inputs[0][nodes[some]].norm() / found_ND.norm().clamp_min(1e-12)
         return lambda lists, messages: length * rule(lists, messages)
 
@@ -242,7 +245,7 @@ def neighbour_lists(graph: Graph, side: Side, lists: Sequence[Indices], may_be_e
             )
     offsets = np.concatenate([[0], np.cumsum([len(each) for each in unique])]).astype(np.int64)
     nodes = np.concatenate([*unique, np.empty(0, np.int64)]) + first
-    return Lists(torch.from_numpy(nodes), torch.from_numpy(offsets))
+    return Lists(torch.from_numpy(nodes), torch.from_numpy(offsets), side)
 
 
 def own_items(graph: Graph, user: int) -> npt.NDArray[np.int64]:
@@ -263,6 +266,14 @@ class _Arrivals:
         return message_BD if self._loop_B1 is None else message_BD + self._loop_B1 * x_BD
 
 
+def _ranked(layers: Layers, recipe: Recipe, counts_B: Tensor, side: Side) -> Tensor:
+    """The factors of nodes of one side, with so many neighbours each: B × F."""
+    if not recipe.popularity_weight:
+        return layers.factors()
+    of_items = popularity_scores(recipe.popularity_weight, counts_B if side == "item" else counts_B[:0])
+    return replace(layers, popularity_I=of_items).ranked()
+
+
 def _twin(model: Model, embedding_BD: Tensor) -> Model:
     """The model with other nodes' e⁰ and the same weights; the model itself is left alone, for other threads."""
     twin = copy.copy(model)
@@ -273,7 +284,7 @@ def _twin(model: Model, embedding_BD: Tensor) -> Model:
 def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
     """Every stored layer; the factors are the only layer of a model that has no more."""
     if recipe.model.depth == 0:
-        return [torch.cat(directory.factors())]
+        return [torch.cat(directory.directions())]
     stored = directory.layers()
     if stored is None:
         raise ConfigError(f"{directory.path} has no layers.safetensors", "train it with train.save_layers = true")

@@ -135,7 +135,7 @@ class Recommender(FinishedRun):
             itself = torch.arange(len(rows)), rows
             ranked = top_k(Histories(rows, torch.arange(len(rows) + 1)), scorer, k, itself)
         else:
-            ranked = similar(self.factors[1], rows, k)
+            ranked = similar(self.directions[1], rows, k)
         lists = list(self._items(ranked))
         if isinstance(item, int | str):
             return Neighbours(lists[0], "item")
@@ -151,10 +151,11 @@ class Recommender(FinishedRun):
         """The users whose factors (histories, of an item-item model) have the largest cosine, which is the score."""
         users, everyone = self.data.users, self.scored[0]
         rows = _rows(users, _several(user))
-        nearest = similar_histories if isinstance(everyone, Histories) else similar
+        by_history = isinstance(everyone, Histories)
+        ranked = similar_histories(everyone, rows, k) if by_history else similar(self.directions[0], rows, k)
         lists: list[list[ScoredUser]] = [
             [{**named_user(users, at), "score": score} for at, score in zip(indices, scores, strict=True)]
-            for indices, scores in _filled(nearest(everyone, rows, k))
+            for indices, scores in _filled(ranked)
         ]
         if isinstance(user, int | str):
             return Neighbours(lists[0], "user")

@@ -27,7 +27,7 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
     found: dict[str, list[float]] = {name: [] for name in TESTED}
     for _ in range(draws):
         how = model.noisy_pass(run.record.best_epoch - 1, noise)
-        factors_NF: Tensor = model.propagate(operator, how).factors().float()
+        factors_NF: Tensor = model.propagate(operator, how).ranked().float()
         metrics = evaluate(
             (factors_NF[: data.n_users], factors_NF[data.n_users :]), data, "test", "train", TEST_K
         ).metrics

@@ -53,6 +53,7 @@ from hmlet.system.tables import Column, read_table
 
 PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
 IDS = "ids.parquet"
+FACTORS = "factors.safetensors"
 DATA = "data"  # a copy of the data set, as a prepared directory
 ID_COLUMNS = {
     "side": Column((pa.string(),)),
@@ -326,8 +327,8 @@ class RunDirectory:
         return n_users, n_items
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """The finished factors of users (U × F) and items (I × F)."""
-        name = "factors.safetensors"
+        """The finished factors of users (U × F) and items (I × F), whose dot products are the scores."""
+        name = FACTORS
         if name not in self.require_finished().record.files:
             raise RunError(
                 f"{self.path} has no factors: {self.record.model} ranks by item-item weights",
@@ -338,14 +339,21 @@ class RunDirectory:
         files.require(tensors, {"users": Shape((n_users, width)), "items": Shape((n_items, width))}, self.origin(name))
         return tensors["users"], tensors["items"]
 
+    def directions(self) -> tuple[Tensor, Tensor]:
+        """The factors without what popularity adds to scores: what says how alike two users or two items are."""
+        users_UF, items_IF = self.factors()
+        if not self.recipe().popularity_weight:
+            return users_UF, items_IF
+        return users_UF[:, :-1].contiguous(), items_IF[:, :-1].contiguous()
+
     def item_weights(self) -> ItemWeights | None:
         """The finished weights of an item-item model, which are all that it learned; None if factors rank."""
-        if "factors.safetensors" in self.require_finished().record.files:
+        if FACTORS in self.require_finished().record.files:
             return None
         tensors = self.weights()
         lacking = [name for name in ItemWeights._fields if name not in tensors]
         if lacking:
-            raise RunError(f"{self.path / 'factors.safetensors'} is missing", "train again")
+            raise RunError(f"{self.path / FACTORS} is missing", "train again")
         weights = ItemWeights(**{name: tensors[name] for name in ItemWeights._fields})
         require_item_weights(weights, self.nodes[1], self.origin("model.safetensors"))
         return weights

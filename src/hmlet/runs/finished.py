@@ -72,6 +72,11 @@ class FinishedRun:
         return self.directory.factors()
 
     @cached_property
+    def directions(self) -> tuple[Tensor, Tensor]:
+        """The factors without what popularity adds to scores."""
+        return self.directory.directions()
+
+    @cached_property
     def scored(self) -> Scored:
         """What ranks: the users' factors and the items', or the users' histories and the item-item weights."""
         weights = self.directory.item_weights()

@@ -30,6 +30,7 @@ from hmlet.recommend import notable
 from hmlet.recommend.recommender import Recommender
 from hmlet.recommend.surroundings import paths, reach
 from hmlet.recommend.what_if import what_if
+from hmlet.runs.directory import FACTORS
 from hmlet.serving import explorer_schemas as schemas
 from hmlet.serving.failures import Refusal
 from hmlet.serving.replies import origin
@@ -131,8 +132,8 @@ class View:
                 raise Refusal(503, "the service is stopping", "try again later")
 
         run, nodes = self.served.run, self.mapped_nodes
-        factors_NF = torch.cat([each.cpu() for each in run.factors])[torch.from_numpy(nodes)]
-        checksum = run.record.files["factors.safetensors"][0]
+        factors_NF = torch.cat([each.cpu() for each in run.directions])[torch.from_numpy(nodes)]
+        checksum = run.record.files[FACTORS][0]
         found = cached_layout(factors_NF, f"{checksum[:32]}-{len(nodes)}", advance)
         place_N2 = np.round((found.place_N2.astype(np.float64) + 1) / 2 * 65535).astype(np.int64)
         degree_N = np.concatenate([self.served.degrees["user"], self.served.degrees["item"]])[nodes]

@@ -206,6 +206,7 @@ class Explanation(OwnItem):
     layers: list[LayerPart]
     gates: list[GateChoices]
     carried_by: list[Carrier]
+    from_popularity: float
     remainder: float
     sentence: str
 

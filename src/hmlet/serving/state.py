@@ -25,6 +25,7 @@ from hmlet.recommend.answers import Recommendation, SimilarItems, scored_items
 from hmlet.recommend.explanation import Explanation
 from hmlet.recommend.recommender import Recommender
 from hmlet.runs.choices import CLASSES, Choices
+from hmlet.runs.directory import FACTORS
 from hmlet.serving import schemas
 from hmlet.serving.approximate import Approximate
 from hmlet.serving.failures import Refusal
@@ -51,9 +52,9 @@ class Served:
     def __init__(self, run: Recommender, path: Path, *, approximate: bool = False) -> None:
         self.run, self.path, self.data = run, path, run.data
         files = run.record.files
-        learned = files.get("factors.safetensors") or files.get("model.safetensors")
+        learned = files.get(FACTORS) or files.get("model.safetensors")
         if learned is None:
-            raise RunError(f"{path} records neither factors.safetensors nor model.safetensors", "train it again")
+            raise RunError(f"{path} records neither {FACTORS} nor model.safetensors", "train it again")
         self.name = f"{run.record.model}-{learned[0][:12]}"
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None

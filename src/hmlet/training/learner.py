@@ -10,6 +10,7 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.graph import Graph, propagator, training_graph
 from hmlet.graph.kernels import Operator
+from hmlet.graph.layers import with_popularity
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.models import Layers, Model, build
 from hmlet.models.growth import grow
@@ -41,7 +42,7 @@ class Learner:
             keep_freed_memory()  # a plan does not count that the heap may grow
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
-        self.model: Model = build(recipe.model, self.graph, initial, recipe.similarity)
+        self.model: Model = build(recipe.model, self.graph, initial, recipe.similarity, recipe.popularity_weight)
         self.model.keep_columns(ranks).to(device)
         self.operator = make_operator(recipe, self.model, self.graph, device)
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
@@ -81,7 +82,7 @@ class Learner:
         else:
             own_NF = layers.factors().float()
             items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
-            factors = (own_NF[: self.model.n_users], items_IF)
+            factors = (own_NF[: self.model.n_users], with_popularity(items_IF, self.model.popularity_I))
             evaluation = evaluate(factors, self.data, "valid", "train", SELECTION_K, self.ranks, self.width)
         self.model.train()
         return evaluation, layers

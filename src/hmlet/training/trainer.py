@@ -17,10 +17,11 @@ from torch import Tensor
 from hmlet.config import Recipe, TrainConfig
 from hmlet.data import Dataset
 from hmlet.errors import HmletError, RunError, TrainingError
+from hmlet.graph.layers import with_popularity
 from hmlet.models import EmbeddingConfig
 from hmlet.runs.checkpoint import CHECKPOINT, checkpoint_origin, load_checkpoint, save_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
-from hmlet.runs.directory import Epoch, RunDirectory, check_epoch
+from hmlet.runs.directory import FACTORS, Epoch, RunDirectory, check_epoch
 from hmlet.runs.record import RunRecord
 from hmlet.runs.tensors import LARGEST, is_finite
 from hmlet.system.outside import checked, first_line
@@ -333,7 +334,7 @@ class Trainer(Learner):
             own_NF = layers.factors().float()
             self._require_finite(own_NF)
             users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
-            files["factors.safetensors"] = {"users": users_UF, "items": items_IF}, _all_split
+            files[FACTORS] = {"users": users_UF, "items": items_IF}, _all_split
         files["model.safetensors"] = dict(self.model.state_dict()), _is_split
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
             embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
@@ -345,16 +346,27 @@ class Trainer(Learner):
             self.ranks.first(lambda: self.run.remove(CHECKPOINT))
         return self.run
 
+    def _ranked(self, factors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Whole factors of users and items, with the column for what popularity adds."""
+        popularity_I = self.model.popularity_I
+        nobody = None if popularity_I is None else popularity_I[:0]
+        added = {"users": nobody, "items": popularity_I}
+        return {name: with_popularity(each_NF, added[name]) for name, each_NF in factors.items()}
+
     def _write_tensors(self, files: Mapping[str, tuple[dict[str, Tensor], IsSplit]]) -> None:
         """Write the files side by side, or one after the other if they are large or on several ranks."""
         if (
             self.ranks.size == 1
             and sum(each.nbytes for tensors, _ in files.values() for each in tensors.values()) < FEW
         ):
-            self.run.write_together({name: tensors for name, (tensors, _) in files.items()})
+            self.run.write_together(
+                {name: self._ranked(tensors) if name == FACTORS else tensors for name, (tensors, _) in files.items()}
+            )
             return
         for name, (tensors, is_split) in files.items():
             whole = self.ranks.hand_in(tensors, self.width, is_split)
+            if name == FACTORS:
+                whole = self._ranked(whole)
             self.ranks.first(lambda name=name, whole=whole: self.run.write_tensors(name, whole))  # type: ignore[misc]
 
     def _conclude(self, best_epoch: int, epochs: int, note: str, gates: Mapping[int, Tensor]) -> RunRecord:

@@ -24,14 +24,25 @@ def test_weights_and_own_scores_have_gradients_too(small_blocks: None) -> None:
         return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
     users, items, weights, own = numbers(5, 4), numbers(6, 4), numbers(5), numbers(5)
+    counts = torch.tensor([2.5, 0.5, 1.0, 7.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
     item = torch.tensor([2, 9, 0, 4, 7])
     for bounded in (False, True):
         assert torch.autograd.gradcheck(
-            lambda u, v, w, s, bounded=bounded: log_sums(
-                u, v, w, dtype=u.dtype, bounded=bounded, own=Own(s, item, ITEMS), weight=2.5
+            lambda u, v, w, s, c, bounded=bounded: log_sums(
+                u, v, w, dtype=u.dtype, bounded=bounded, own=Own(s, item, ITEMS), counts_J=c
             ),
-            (users, items, weights, own),
+            (users, items, weights, own, counts),
         )
+
+
+def test_an_item_counts_as_often_as_said(small_blocks: None) -> None:
+    generator = torch.Generator().manual_seed(5)
+    users, items = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (5, 6))
+    counts, weights = torch.tensor([2.5, 0.5, 1.0, 7.0, 0.0, 2.0]).double(), torch.rand(5, generator=generator).double()
+    expected = weights @ ((users @ items.T).exp() @ counts).log()
+    for bounded in (False, True):
+        total = log_sums(users, items, weights, dtype=users.dtype, bounded=bounded, counts_J=counts)
+        assert total.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 def test_huge_scores_stay_finite() -> None:
@@ -93,6 +104,9 @@ def test_two_good_items_of_one_group_count_once() -> None:
     items = torch.zeros(130, 1)
     items[[0, 64, 5], 0] = torch.tensor([10.0, 9.0, 8.0])
     assert kth_best(torch.ones(1, 1), items, 2, torch.float32).tolist() == [8.0]
+    offset = torch.zeros(130)
+    offset[7] = 9.5
+    assert kth_best(torch.ones(1, 1), items, 2, torch.float32, offset).tolist() == [9.5]
 
 
 @pytest.mark.parametrize(

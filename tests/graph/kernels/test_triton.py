@@ -540,12 +540,14 @@ def test_exponentials_and_their_sums(n_items: int, dtype: torch.dtype, monkeypat
     torch.testing.assert_close(sum_M.double().cpu(), expected_MJ.sum(dim=1), rtol=2.0**-20, atol=0.0)
 
 
-def test_log_sums_with_triton_are_those_without(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("counted", [False, True])
+def test_log_sums_with_triton_are_those_without(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     users, items, weights = normal(6, 4, seed=1), normal(9, 4, seed=2), torch.rand(6, device=DEVICE)
+    counts = torch.arange(9.0, device=DEVICE) if counted else None
     found = []
     for runs in (True, False):
         monkeypatch.setattr(launching, "triton_runs", lambda x, runs=runs: runs)
         inputs = [each.clone().requires_grad_() for each in (users, items, weights)]
-        total = log_sums(*inputs, dtype=torch.float32)
+        total = log_sums(*inputs, dtype=torch.float32, counts_J=counts)
         found.append([total.detach(), *torch.autograd.grad(total, inputs)])
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)

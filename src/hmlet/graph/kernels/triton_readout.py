@@ -86,7 +86,9 @@ class UnitMeans(torch.autograd.Function):
 
 
 @triton.jit
-def _exponentials_kernel(score_ptr, sum_ptr, n_items, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _exponentials_kernel(  # type: ignore[no-untyped-def]
+    score_ptr, count_ptr, sum_ptr, n_items, counted: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros([block], dtype=tl.float32)
     for start in range(0, n_items, block):
@@ -94,14 +96,19 @@ def _exponentials_kernel(score_ptr, sum_ptr, n_items, block: tl.constexpr):  # t
         at, inside = score_ptr + row * n_items + item, item < n_items
         power = tl.exp(tl.load(at, mask=inside, other=float("-inf")).to(tl.float32))
         tl.store(at, power.to(score_ptr.dtype.element_ty), mask=inside)
+        if counted:
+            power *= tl.load(count_ptr + item, mask=inside, other=0.0)
         total += power
     tl.store(sum_ptr + row, tl.sum(total, axis=0))
 
 
-def exponentials(scores_MJ: Tensor) -> Tensor:
-    """Replace scores by their exponentials; returns the sum of each row, in float32: M."""
+def exponentials(scores_MJ: Tensor, counts_J: Tensor | None = None) -> Tensor:
+    """Replace scores by their exponentials; returns each row's sum in float32, in which an item counts c_j times: M."""
     sum_M = torch.empty(len(scores_MJ), device=scores_MJ.device)
     count = scores_MJ.shape[1]
     block = min(triton.next_power_of_2(count), SCORES)
-    launch(_exponentials_kernel, (len(scores_MJ),), scores_MJ, sum_M, count, block=block, num_warps=8)
+    launch(
+        _exponentials_kernel, (len(scores_MJ),), scores_MJ, counts_J, sum_M, count,
+        counted=counts_J is not None, block=block, num_warps=8,
+    )  # fmt: skip
     return sum_M

@@ -22,7 +22,9 @@ function byItem(why, all) {
     return [...each.slice(0, SHOWN), { label: `${rest.length} more that ${(side === 0) === (sign > 0) ? "add" : "subtract"}`, soft: true,
       value: rest.reduce((sum, one) => sum + one.value, 0) }];
   });
-  if (why.remainder) parts.push({ label: "the user’s own embedding", title: "what no single item brings: what training learned about the user, and what items bring only together", soft: true, value: why.remainder });
+  const own = why.remainder - why.from_popularity;
+  if (why.from_popularity) parts.push({ label: "the item’s popularity", title: "what the item’s number of interactions adds for everyone", soft: true, value: why.from_popularity });
+  if (own) parts.push({ label: "the user’s own embedding", title: "what no single item brings: what training learned about the user, and what items bring only together", soft: true, value: own });
   return parts;
 }
 
