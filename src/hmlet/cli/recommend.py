@@ -126,7 +126,7 @@ def explain(
         [[each["item"], _digits(each["contribution"], "+")] for each in shown],
     )
     added = parts["from_popularity"]
-    popular = f" (of that, the item's popularity adds {_digits(added)})" if added else ""
+    popular = f" ({_digits(added, '+')} of it because the item is popular)" if added else ""
     print_line(
         f"other items {_digits(sum(each['contribution'] for each in others), '+')}, "
         f"remainder {_digits(parts['remainder'], '+')}{popular}, "
