@@ -37,7 +37,7 @@ class JsonLines(Format):
         # Ids are read as text so that integers of any size keep their digits; the schema finds what is not an id.
         ids = {names[role]: pl.String for role in ID_ROLES}
         text_ids = [name for name in ids if not schema[name].is_integer()]
-        doubtful = _has_other_than_strings(text, text_ids) or _may_repeat(text, list(names.values()))
+        doubtful = _has_other_than_strings(text, text_ids) or _may_repeat(text, names)
         if any(schema[name] != pl.String for name in text_ids) or doubtful:
             problem = _first_fault(text, names)
             if problem is not None:
@@ -99,11 +99,28 @@ def _has_other_than_strings(text: TextFile, names: list[str]) -> bool:
     return bool(names) and any(other.search(block) for _, block in text.blocks())
 
 
-def _may_repeat(text: TextFile, names: list[str]) -> bool:
+def _may_repeat(text: TextFile, names: dict[str, str]) -> bool:
     """Whether a line may have a duplicate key, which Polars would hide; escapes may hide a key."""
-    keys = [rb"%b\s*:" % re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names]
-    twice = re.compile(rb"|".join(rb"%b[^\n]*%b" % (key, key) for key in keys) + rb"|\\u00[2-7]")
-    return any(twice.search(block) for _, block in text.blocks())
+    keys = {role: json.dumps(name, ensure_ascii=False).encode() for role, name in names.items()}
+    return any(_block_may_repeat(block, keys) for _, block in text.blocks())
+
+
+def _block_may_repeat(block: bytes, keys: dict[str, bytes]) -> bool:
+    """Whether a line of a block may have a duplicate key.
+
+    Counting decides for most blocks: if a key occurs no more often than there are lines, none of them blank, then a
+    line that has it twice leaves another without it, and that one is refused. Only names may be missing.
+    """
+    if b"\\u00" in block and re.search(rb"\\u00[2-7]", block):
+        return True
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    counted = not (block[:1].isspace() or re.search(rb"\n\s", block))
+    doubtful = [
+        re.escape(key) + rb"\s*:"
+        for role, key in keys.items()
+        if role.endswith("_name") or not counted or block.count(key) > lines
+    ]
+    return any(re.search(rb"%b[^\n]*%b" % (key, key), block) for key in doubtful)
 
 
 def _first_fault(text: TextFile, names: dict[str, str]) -> DataError | None:
