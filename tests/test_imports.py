@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 from bare import CORE, forbidden_modules, run_bare
 from packaging.requirements import Requirement
@@ -46,6 +48,23 @@ def test_a_command_that_reads_data_does_not_import_pandas() -> None:
     imported = set(done.stdout.splitlines()[-1].split())
     assert "pyarrow" in imported
     assert not {"pandas", "torch"} & imported
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_preparing_a_file_does_not_import_pandas(suffix: str, tmp_path: Path) -> None:
+    rows = pa.table({"user": ["a", "a", "b", "b", "c"], "item": ["x", "y", "x", "y", "x"], "stars": [1.0] * 5})
+    write = {"csv": pyarrow.csv.write_csv, "parquet": pq.write_table}[suffix]
+    write(rows, tmp_path / f"rows.{suffix}")
+    code = f"""\
+import sys
+from hmlet.data import Dataset
+data = Dataset.from_file("rows.{suffix}", core=2, split="ratio:0.5,0,0.5", weight="stars")
+data.save("out")
+print(len(data), len(Dataset.load("out")), "polars" in sys.modules, "pandas" in sys.modules)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split() == ["4", "4", "True", "False"]
 
 
 CALLED = {"hmlet", "hmlet.api", "hmlet.errors", "hmlet.version"}

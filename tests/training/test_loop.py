@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,29 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
     before = (run.path / "run.json").read_bytes()
     assert fit(run.path, resume=True).record == run.record
     assert (run.path / "run.json").read_bytes() == before
+
+
+def test_no_kernel_is_compiled_ahead_for_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Recipe] = []
+
+    class Recorded:
+        def __init__(self, recipes: Sequence[Recipe], *_: object) -> None:
+            compiled.extend(recipes)
+
+        def wait(self) -> None:
+            pass
+
+    def stop(event: object) -> None:
+        raise StopTraining
+
+    monkeypatch.setattr(training, "Ahead", Recorded)
+    with pytest.raises(StopTraining):
+        fit(tmp_path / "run", listener=stop)
+    assert compiled == [recipe()]
+    fit(tmp_path / "run", resume=True)
+    assert compiled == [recipe()] * 2
+    fit(tmp_path / "run", resume=True)  # finished
+    assert compiled == [recipe()] * 2
 
 
 def test_a_device_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

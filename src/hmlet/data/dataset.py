@@ -36,7 +36,7 @@ from hmlet.system.files import keep, unfinished, unwritable
 from hmlet.system.frames import Framed, html_table
 from hmlet.system.outside import Content, Origin
 from hmlet.system.spelling import option
-from hmlet.system.tables import Column, read_table
+from hmlet.system.tables import Column, numbers, read_table, texts
 
 if TYPE_CHECKING:
     from hmlet.data.inputs import Frame, Preparing, SparseMatrix
@@ -279,15 +279,15 @@ class Dataset(Framed):
         return path
 
     def _write(self, directory: Path) -> None:
-        part = pa.DictionaryArray.from_arrays(pa.array(self.parts.view(np.int8)), pa.array(PARTS))
-        columns: dict[str, object] = {"user": self.user, "item": self.item, "split": part}
+        part = pa.DictionaryArray.from_arrays(numbers(self.parts.view(np.int8)), texts(PARTS))
+        columns = {"user": numbers(self.user), "item": numbers(self.item), "split": part}
         if self.timestamp is not None:
-            columns["timestamp"] = self.timestamp
+            columns["timestamp"] = numbers(self.timestamp)
         if self.weight is not None:
-            columns["weight"] = self.weight
+            columns["weight"] = numbers(self.weight)
         pq.write_table(pa.table(columns), directory / "interactions.parquet", compression="zstd")
         for vocabulary, name in ((self.users, "users.parquet"), (self.items, "items.parquet")):
-            table = {"index": pa.array(np.arange(len(vocabulary), dtype=np.int32)), "id": vocabulary.ids}
+            table = {"index": numbers(np.arange(len(vocabulary), dtype=np.int32)), "id": vocabulary.ids}
             if vocabulary.names is not None:
                 table["name"] = vocabulary.names
             pq.write_table(pa.table(table), directory / name, compression="zstd")

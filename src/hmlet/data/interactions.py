@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from hmlet.data.record import Provenance
 from hmlet.errors import ConfigError, UnknownId
+from hmlet.system.tables import numbers
 
 Ints = npt.NDArray[np.int32]
 Id = int | str
@@ -119,9 +120,9 @@ def _compact(index: Ints, vocabulary: Vocabulary) -> tuple[Ints, Vocabulary]:
     if used.all():
         return index, vocabulary
     new_index = np.cumsum(used, dtype=np.int32) - np.int32(1)
-    mask = pa.array(used)
-    names = None if vocabulary.names is None else vocabulary.names.filter(mask)
-    return new_index[index], Vocabulary(vocabulary.kind, vocabulary.ids.filter(mask), names)
+    kept = numbers(np.flatnonzero(used))
+    names = None if vocabulary.names is None else vocabulary.names.take(kept)
+    return new_index[index], Vocabulary(vocabulary.kind, vocabulary.ids.take(kept), names)
 
 
 def encode(kind: str, values: npt.NDArray[np.int64]) -> tuple[Ints, Vocabulary]:

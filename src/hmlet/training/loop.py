@@ -98,8 +98,9 @@ def fit(
         tell = untold
     recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
     path, compared, chosen_in = Path(out), None, 0.0
-    ahead = Ahead(recipes if ranks.size == 1 else (), Sizes.of(data), place)
-    if (resume or (extend and deadline is None)) and (path / RECORD).is_file():
+    resumed = (resume or (extend and deadline is None)) and (path / RECORD).is_file()
+    ahead = Ahead(() if resumed or ranks.size > 1 else recipes, Sizes.of(data), place)
+    if resumed:
         recipe = _as_begun(path, recipes, shorter=deadline is not None)
         deadline = None
         _require_possible(data, recipe, place, ranks, tell)
@@ -133,6 +134,8 @@ def fit(
             if not extendable(recipe, run.record.epochs):
                 ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
             return run
+        if resumed and ranks.size == 1:  # not before: a finished run needs no kernels
+            ahead = Ahead([recipe], Sizes.of(data), place)
         begin(recipe)
         watch = profile or UNWATCHED
         with watch.phase("graph and model"):

@@ -130,6 +130,18 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
         *("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"user":2}\n', []),
         ["line 2", "key 'user' twice"],
     ),
+    "JSON key twice beside a blank line": (
+        *("f.jsonl", b'{"user":1,"item":2}\n \n{"user":1,"item":3,"user":2}\n', []),
+        ["line 3", "key 'user' twice"],
+    ),
+    "JSON key twice beside a line without it": (
+        *("f.jsonl", b'{"item":2}\n{"user":1,"item":3,"user":2}\n', []),
+        ["line 1", "user"],
+    ),
+    "JSON name twice beside a line without it": (
+        *("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"n":"a","n":"b"}\n', ["--item-name", "n"]),
+        ["line 2", "key 'n' twice"],
+    ),
     "JSON key twice by an escape": (
         *("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"us\\u0065r":2}\n', []),
         ["line 2", "key 'user' twice"],

@@ -37,8 +37,7 @@ class JsonLines(Format):
         # Ids are read as text so that integers of any size keep their digits; the schema finds what is not an id.
         ids = {names[role]: pl.String for role in ID_ROLES}
         text_ids = [name for name in ids if not schema[name].is_integer()]
-        doubtful = _has_other_than_strings(text, text_ids) or _may_repeat(text, list(names.values()))
-        if any(schema[name] != pl.String for name in text_ids) or doubtful:
+        if any(schema[name] != pl.String for name in text_ids) or _is_doubtful(text, names, text_ids):
             problem = _first_fault(text, names)
             if problem is not None:
                 raise problem
@@ -92,18 +91,34 @@ def _good_lines(text: TextFile) -> Iterator[str]:
         yield from (line for line in file if line.strip() and _problem(line, {}) is None)
 
 
-def _has_other_than_strings(text: TextFile, names: list[str]) -> bool:
-    """Whether one of these keys may have a value other than a string, which Polars would spell out as one."""
-    keys = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names)
-    other = re.compile(rb"(?:" + keys + rb")\s*:\s*[^\s\"]")
-    return bool(names) and any(other.search(block) for _, block in text.blocks())
+def _is_doubtful(text: TextFile, names: dict[str, str], text_ids: list[str]) -> bool:
+    """Whether Polars may hide something: a duplicate key, or an id other than a string in a column of strings, which
+    it would spell out as one."""
+    keys = {role: _quoted(name) for role, name in names.items()}
+    other = re.compile(rb"(?:%b)\s*:\s*[^\s\"]" % b"|".join(re.escape(_quoted(name)) for name in text_ids))
+    return any((text_ids and other.search(block)) or _may_repeat(block, keys) for _, block in text.blocks())
 
 
-def _may_repeat(text: TextFile, names: list[str]) -> bool:
-    """Whether a line may have a duplicate key, which Polars would hide; escapes may hide a key."""
-    keys = [rb"%b\s*:" % re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names]
-    twice = re.compile(rb"|".join(rb"%b[^\n]*%b" % (key, key) for key in keys) + rb"|\\u00[2-7]")
-    return any(twice.search(block) for _, block in text.blocks())
+def _quoted(name: str) -> bytes:
+    return json.dumps(name, ensure_ascii=False).encode()
+
+
+def _may_repeat(block: bytes, keys: dict[str, bytes]) -> bool:
+    """Whether a line of a block may have a duplicate key; escapes may hide one.
+
+    Counting decides for most blocks: if a key occurs no more often than there are lines, none of them blank, then a
+    line that has it twice leaves another without it, and that one is refused. Only names may be missing.
+    """
+    if b"\\u00" in block and re.search(rb"\\u00[2-7]", block):
+        return True
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    counted = block.startswith(b"{") and block.count(b"\n{") == lines - 1
+    doubtful = [
+        re.escape(key) + rb"\s*:"
+        for role, key in keys.items()
+        if role.endswith("_name") or not counted or block.count(key) > lines
+    ]
+    return any(re.search(rb"%b[^\n]*%b" % (key, key), block) for key in doubtful)
 
 
 def _first_fault(text: TextFile, names: dict[str, str]) -> DataError | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +46,19 @@ def read(
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """The interactions of files and frames, and the part of each: by `parts`, that of its source, or by a column."""
     skipping = skipping or Skipping()
-    frames, untyped, described = [], [], []
+    loaded, described = [], []
     kinds: dict[str, str] = {}
     for number, given in enumerate(sources):
         before = len(skipping.rows)
         with _source(given, columns, dialect, skipping) as (source, file, format):
-            frame, rows = _load(source, min_rating, kinds, dialect, skipping)
-        frames.append(frame if parts is None else frame.with_columns(pl.lit(parts[number], pl.UInt8).alias("part")))
-        untyped.append(source.untyped)
+            rows = _load(source, min_rating, kinds, dialect, skipping)
+        if parts is not None:
+            rows = replace(rows, frame=rows.frame.with_columns(pl.lit(parts[number], pl.UInt8).alias("part")))
+        loaded.append(rows)
         skipped = {"skipped": len(skipping.rows) - before} if len(skipping.rows) > before else {}
-        described.append(FileRead(file=file, format=format, rows=rows, below_min_rating=rows - frame.height, **skipped))
-    return _encode(frames, untyped, described, min_rating)
+        below = rows.read - rows.frame.height
+        described.append(FileRead(file=file, format=format, rows=rows.read, below_min_rating=below, **skipped))
+    return _encode(loaded, described, min_rating)
 
 
 def sample_file(path: Path, dialect: Dialect, rows: int) -> list[SampledColumn] | None:
@@ -125,10 +127,19 @@ def _source(
             raise format.explain(ready, error) from error
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """The checked rows of one source that reach the threshold, and their distinct ids of each role."""
+
+    frame: pl.DataFrame
+    ids: dict[str, pl.Series]
+    read: int  # rows before the threshold
+    untyped: frozenset[str]  # as in Source
+
+
 def _load(
     source: Source, min_rating: float | None, time_kinds: dict[str, str], dialect: Dialect, skipping: Skipping
-) -> tuple[pl.DataFrame, int]:
-    """The checked rows of one source that reach the threshold, and the number of rows before that."""
+) -> _Loaded:
     if skipping.allowed:
         source = _without_bad(source, dialect, skipping)
     wanted = [pl.col("^(user|item|user_name|item_name)$")]
@@ -141,7 +152,8 @@ def _load(
     _require_all(source, frame)
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
-    _require_ids(source, frame)
+    ids = _distinct_ids(frame)
+    _require_readable(source, ids)
     for check in _value_checks(source, dialect):
         column = frame[check.role]
         if column.null_count() or (check.role != "part" and not _is_sound(column, check.role)):
@@ -151,7 +163,11 @@ def _load(
         if min_rating is not None:
             frame = frame.filter(pl.col("rating") >= min_rating)
         frame = frame.drop("rating")
-    return frame, rows
+    return _Loaded(frame, ids if frame.height == rows else _distinct_ids(frame), rows, source.untyped)
+
+
+def _distinct_ids(frame: pl.DataFrame) -> dict[str, pl.Series]:
+    return {role: frame[role].unique() for role in ID_ROLES}
 
 
 def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source:
@@ -198,13 +214,14 @@ def _id_checks() -> list[Check]:
     return checks
 
 
-def _require_ids(source: Source, frame: pl.DataFrame) -> None:
-    """Refuse rows without a readable user and item."""
+def _require_readable(source: Source, ids: dict[str, pl.Series]) -> None:
+    """Refuse rows without a readable user and item, by the distinct ids: there are fewer of them than rows."""
     for check in _id_checks():
-        whole_numbers = frame[check.role].dtype != pl.String
+        found = ids[check.role]
+        whole_numbers = found.dtype != pl.String
         if whole_numbers and "empty" not in check.what:
             continue
-        if frame.select(check.bad.any()).item():
+        if found.to_frame().select(check.bad.any()).item():
             raise or_skip(source.first_fault(*check))
 
 
@@ -247,20 +264,19 @@ def _part() -> pl.Expr:
 
 
 def _encode(
-    frames: list[pl.DataFrame], untyped: list[frozenset[str]], files: list[FileRead], min_rating: float | None
+    loaded: list[_Loaded], files: list[FileRead], min_rating: float | None
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """Ids become indices into their sorted vocabularies, and duplicates are merged."""
     integers = {
-        role: all(role in roles or frame[role].dtype == pl.Int64 for roles, frame in zip(untyped, frames, strict=True))
-        for role in ID_ROLES
+        role: all(role in each.untyped or each.ids[role].dtype == pl.Int64 for each in loaded) for role in ID_ROLES
     }
-    for role in ID_ROLES:
-        if {frame[role].dtype for frame in frames} != {pl.Int64}:
-            frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
-    frame = pl.concat(frames)
+    kinds = {role: {each.ids[role].dtype for each in loaded} for role in ID_ROLES}
+    as_text = [pl.col(role).cast(pl.String) for role in ID_ROLES if kinds[role] != {pl.Int64}]
+    frame = pl.concat([each.frame.with_columns(as_text) for each in loaded])
     if frame.height == 0:
         raise DataError(f"no row has a rating of at least {option('min_rating')}", "lower it")
-    lookup = {role: _sorted_ids(frame[role], role, files[0], integers[role]) for role in ID_ROLES}
+    distinct = {role: _united([each.ids[role].cast(frame[role].dtype) for each in loaded]) for role in ID_ROLES}
+    lookup = {role: _sorted_ids(distinct[role], role, files[0], integers[role]) for role in ID_ROLES}
     columns = [name for name in ("part", "timestamp", "weight") if name in frame.columns]
     indexed = frame.lazy().select("user", "item", *columns)
     for role in ID_ROLES:
@@ -289,9 +305,13 @@ def _encode(
     return interactions, found.part
 
 
-def _sorted_ids(column: pl.Series, role: str, first: FileRead, integers: bool) -> pl.DataFrame:
-    """Each id as the column has it, its final value and its index, sorted by value."""
-    distinct = column.unique()
+def _united(ids: list[pl.Series]) -> pl.Series:
+    """The distinct ids of several sources."""
+    return ids[0] if len(ids) == 1 else pl.concat(ids).unique()
+
+
+def _sorted_ids(distinct: pl.Series, role: str, first: FileRead, integers: bool) -> pl.DataFrame:
+    """Each id as its column has it, its final value and its index, sorted by value."""
     value = distinct
     if distinct.dtype == pl.String:
         file = first.file or "the frame"
