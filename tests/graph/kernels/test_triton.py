@@ -32,6 +32,7 @@ from hmlet.graph.kernels import (
     norm_dropout_relu,
     pair_scores,
 )
+from hmlet.graph.kernels.rows import mark
 from hmlet.graph.kernels.torch_product import TorchOperator
 from hmlet.graph.kernels.triton_product import TritonOperator
 from hmlet.graph.layers import SHORTEST, Layers
@@ -117,6 +118,17 @@ def test_product_equals_the_loop_in_float64(
     y_ND = operator.product(x_ND, addend_ND, addend)
     within(y_ND, expected_ND, magnitude_ND, addend or dtype, max(degrees))
     assert torch.equal(y_ND, operator.product(x_ND, addend_ND, addend)), "the sums have one order"
+
+
+@TYPES
+def test_product_reads_no_row_of_an_addend_that_is_marked_as_zero(dtype: torch.dtype) -> None:
+    """The last row is a hub, cut into pieces. What must not be read is not a number."""
+    operator, x_ND = by_triton(*rows([2, 0, 3, 40], 1)), normal(4, 5, seed=1, dtype=dtype)
+    touched_N = torch.tensor([0, 2, 0, 1], device=DEVICE)
+    addend_ND = normal(4, 5, seed=2, dtype=dtype) * (touched_N > 0)[:, None]
+    expected_ND = operator.product(x_ND, addend_ND)
+    addend_ND[touched_N == 0] = torch.nan
+    assert torch.equal(operator.product(x_ND, mark(addend_ND, touched_N)), expected_ND)
 
 
 def test_product_of_more_columns_than_a_block_holds() -> None:
@@ -305,6 +317,17 @@ def test_activation_and_its_gradient_equal_float64(dtype: torch.dtype, name: str
 
 
 @TYPES
+def test_activation_reads_no_row_of_a_gradient_that_is_marked_as_zero(dtype: torch.dtype) -> None:
+    touched_N = torch.tensor([0, 2, 0, 1, 0, 0], device=DEVICE)
+    x_ND, grad_y = normal(6, 5, seed=1, dtype=dtype).requires_grad_(), normal(6, 5, seed=2, dtype=dtype)
+    grad_x = normal(6, 5, seed=3, dtype=dtype) * (touched_N > 0)[:, None]
+    (expected,) = torch.autograd.grad(Activation("elu").fork(x_ND), x_ND, [grad_y, grad_x])
+    grad_x[touched_N == 0] = torch.nan
+    (found,) = torch.autograd.grad(Activation("elu").fork(x_ND), x_ND, [grad_y, mark(grad_x, touched_N)])
+    assert torch.equal(found, expected)
+
+
+@TYPES
 @pytest.mark.parametrize("columns", [1, 5, 64])
 def test_mixture_and_its_gradients_equal_float64(dtype: torch.dtype, columns: int) -> None:
     linear_ND = normal(6, columns, seed=1, dtype=dtype).requires_grad_()
@@ -322,6 +345,24 @@ def test_mixture_and_its_gradients_equal_float64(dtype: torch.dtype, columns: in
         assert tensor.grad is not None
         assert oracle.grad is not None
         within(tensor.grad, oracle.grad, 10.0, tensor.dtype, columns)
+
+
+@TYPES
+def test_mixture_reads_no_row_whose_gradient_is_marked_as_zero(dtype: torch.dtype) -> None:
+    touched_N = torch.tensor([0, 2, 0, 1, 0, 0], device=DEVICE)
+    untouched = touched_N == 0
+    grad_ND = normal(6, 5, seed=4, dtype=dtype) * ~untouched[:, None]
+    gradients = []
+    for marked in (False, True):
+        inputs = [torch.softmax(normal(6, 2, seed=3), dim=1), *(normal(6, 5, seed=at, dtype=dtype) for at in (1, 2))]
+        if marked:
+            for each in (inputs[1], inputs[2], grad_ND):
+                each[untouched] = torch.nan
+            mark(grad_ND, touched_N)
+        mixed_ND = mix(*(each.requires_grad_() for each in inputs))
+        gradients.append(torch.autograd.grad(mixed_ND, inputs, grad_ND))
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
 
 
 @TYPES

@@ -13,7 +13,8 @@ from torch import Tensor
 from hmlet.graph.kernels.edge_hash import FIRST, GOLDEN, SECOND
 from hmlet.graph.kernels.language import tl, triton
 from hmlet.graph.kernels.launching import launch
-from hmlet.graph.kernels.triton_product import mixed, salt
+from hmlet.graph.kernels.rows import touched
+from hmlet.graph.kernels.triton_product import mixed, salt, width_of
 
 # -- the choice -----------------------------------------------------------------------------------------------------
 
@@ -112,11 +113,11 @@ def _activation_kernel(x_ptr, y_ptr, count, leak, slope: tl.constexpr, block: tl
 
 @triton.jit
 def _activation_backward_kernel(  # type: ignore[no-untyped-def]
-    y_ptr, grad_ptr, addend_ptr, out_ptr, count, leak, slope: tl.constexpr, has_addend: tl.constexpr,
-    block: tl.constexpr,
+    y_ptr, grad_ptr, addend_ptr, touched_ptr, out_ptr, n_rows, columns, leak, slope: tl.constexpr,
+    has_addend: tl.constexpr, rows: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = at < count
+    row, column = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows), tl.arange(0, block)
+    at, inside = row[:, None] * columns + column[None, :], (row < n_rows)[:, None] & (column < columns)[None, :]
     y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
     grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if slope == 0:
@@ -126,7 +127,8 @@ def _activation_backward_kernel(  # type: ignore[no-untyped-def]
     else:
         out = grad * (1.0 - y * y)
     if has_addend:
-        out += tl.load(addend_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        width = width_of(touched_ptr, row[:, None], (row < n_rows)[:, None], columns)
+        out += tl.load(addend_ptr + at, mask=inside & (column[None, :] < width), other=0.0).to(tl.float32)
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -149,10 +151,13 @@ class ForkActivation(torch.autograd.Function):
         (y,) = ctx.saved_tensors
         grad_y = grad_y.contiguous()
         grad_x = None if grad_x is None else grad_x.contiguous()
-        out, count, block = torch.empty_like(y), y.numel(), 2048
+        out, (n_rows, columns) = torch.empty_like(y), y.shape
+        block = triton.next_power_of_2(columns)
+        rows = max(1, 2048 // block)
         launch(
-            _activation_backward_kernel, (triton.cdiv(count, block),),
-            y, grad_y, grad_x, out, count, ctx.leak, slope=ctx.slope, has_addend=grad_x is not None, block=block,
+            _activation_backward_kernel, (triton.cdiv(n_rows, rows),),
+            y, grad_y, grad_x, touched(grad_x), out, n_rows, columns, ctx.leak,
+            slope=ctx.slope, has_addend=grad_x is not None, rows=rows, block=block,
         )  # fmt: skip
         return out, None, None
 
@@ -177,13 +182,14 @@ def _mix_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _mix_backward_kernel(  # type: ignore[no-untyped-def]
-    choice_ptr, linear_ptr, nonlinear_ptr, grad_ptr, d_choice_ptr, d_linear_ptr, d_nonlinear_ptr, columns,
+    choice_ptr, linear_ptr, nonlinear_ptr, grad_ptr, touched_ptr, d_choice_ptr, d_linear_ptr, d_nonlinear_ptr, columns,
     block_columns: tl.constexpr,
 ):  # fmt: skip
     node, at, inside = _row(columns, block_columns)
-    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    linear = tl.load(linear_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    nonlinear = tl.load(nonlinear_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    read = tl.arange(0, block_columns) < width_of(touched_ptr, node, True, columns)
+    grad = tl.load(grad_ptr + at, mask=read, other=0.0).to(tl.float32)
+    linear = tl.load(linear_ptr + at, mask=read, other=0.0).to(tl.float32)
+    nonlinear = tl.load(nonlinear_ptr + at, mask=read, other=0.0).to(tl.float32)
     tl.store(d_choice_ptr + 2 * node, tl.sum(grad * linear, axis=0))
     tl.store(d_choice_ptr + 2 * node + 1, tl.sum(grad * nonlinear, axis=0))
     kind = d_linear_ptr.dtype.element_ty
@@ -207,10 +213,10 @@ class Mixture(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         choice_N2, linear_ND, nonlinear_ND = ctx.saved_tensors
-        columns = linear_ND.shape[1]
+        columns, grad_ND = linear_ND.shape[1], grad_ND.contiguous()
         d_choice_N2, d_linear_ND, d_nonlinear_ND = map(torch.empty_like, (choice_N2, linear_ND, nonlinear_ND))
         launch(
-            _mix_backward_kernel, (len(linear_ND),), choice_N2, linear_ND, nonlinear_ND, grad_ND.contiguous(),
+            _mix_backward_kernel, (len(linear_ND),), choice_N2, linear_ND, nonlinear_ND, grad_ND, touched(grad_ND),
             d_choice_N2, d_linear_ND, d_nonlinear_ND, columns,
             block_columns=triton.next_power_of_2(columns), num_warps=2,
         )  # fmt: skip

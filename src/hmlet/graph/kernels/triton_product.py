@@ -18,6 +18,7 @@ from hmlet.graph.kernels.edge_hash import FIRST, GOLDEN, SECOND, threshold
 from hmlet.graph.kernels.language import tl, triton
 from hmlet.graph.kernels.launching import launch
 from hmlet.graph.kernels.operator import Operator
+from hmlet.graph.kernels.rows import touched
 from hmlet.graph.kernels.torch_product import TorchOperator
 
 SEGMENT = 512  # entries that one program sums at the most: hub rows are cut, so none of them is the last to finish
@@ -48,9 +49,18 @@ def keeps(number, seed, keep_from, first: tl.constexpr, second: tl.constexpr):  
 
 
 @triton.jit
+def width_of(touched_ptr, row, exists, columns):  # type: ignore[no-untyped-def]
+    """How many columns of a row have to be read: none where it is known to be zero (rows.py)."""
+    width = columns
+    if touched_ptr is not None:
+        width = tl.where(tl.load(touched_ptr + row, mask=exists, other=0) > 0, columns, 0)
+    return width
+
+
+@triton.jit
 def _segments_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, addend_ptr, y_ptr, partial_ptr, start_ptr, end_ptr, target_ptr, neighbour_ptr, weight_ptr, n_nodes, columns,
-    in_flight: tl.constexpr, block_columns: tl.constexpr, has_addend: tl.constexpr,
+    x_ptr, addend_ptr, touched_ptr, y_ptr, partial_ptr, start_ptr, end_ptr, target_ptr, neighbour_ptr, weight_ptr,
+    n_nodes, columns, in_flight: tl.constexpr, block_columns: tl.constexpr, has_addend: tl.constexpr,
 ):  # fmt: skip
     segment = tl.program_id(0)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
@@ -58,6 +68,7 @@ def _segments_kernel(  # type: ignore[no-untyped-def]
     start = tl.load(start_ptr + segment)
     end = tl.load(end_ptr + segment)
     target = tl.load(target_ptr + segment)
+    width_added = width_of(touched_ptr, target, target < n_nodes, columns)  # here, to be known when the sum is
     total = tl.zeros([block_columns], dtype=tl.float32)
     for at in range(start, end, in_flight):
         # Independent loads of whole rows: the compiler issues all of them before the first is added.
@@ -70,7 +81,8 @@ def _segments_kernel(  # type: ignore[no-untyped-def]
             total += row.to(tl.float32) * weight
     if target < n_nodes:
         if has_addend:
-            total += tl.load(addend_ptr + target * columns + column, mask=inside, other=0.0).to(tl.float32)
+            added = tl.load(addend_ptr + target * columns + column, mask=column < width_added, other=0.0)
+            total += added.to(tl.float32)
         tl.store(y_ptr + target * columns + column, total.to(y_ptr.dtype.element_ty), mask=inside)
     else:
         tl.store(partial_ptr + (target - n_nodes) * columns + column, total, mask=inside)
@@ -78,17 +90,20 @@ def _segments_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _join_kernel(  # type: ignore[no-untyped-def]
-    addend_ptr, y_ptr, partial_ptr, row_ptr, first_ptr, columns, block_columns: tl.constexpr, has_addend: tl.constexpr
+    addend_ptr, touched_ptr, y_ptr, partial_ptr, row_ptr, first_ptr, columns, block_columns: tl.constexpr,
+    has_addend: tl.constexpr,
 ):  # fmt: skip
     hub = tl.program_id(0)
     column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
     inside = column < columns
+    row = tl.load(row_ptr + hub).to(tl.int64)
+    width_added = width_of(touched_ptr, row, True, columns)
     total = tl.zeros([block_columns], dtype=tl.float32)
     for part in range(tl.load(first_ptr + hub), tl.load(first_ptr + hub + 1)):
         total += tl.load(partial_ptr + part * columns + column, mask=inside, other=0.0)
-    row = tl.load(row_ptr + hub).to(tl.int64)
     if has_addend:
-        total += tl.load(addend_ptr + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+        added = tl.load(addend_ptr + row * columns + column, mask=column < width_added, other=0.0)
+        total += added.to(tl.float32)
     tl.store(y_ptr + row * columns + column, total.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -239,6 +254,7 @@ def sums(
     """The product, launched once a piece, each before the next is asked for; cut rows are joined at the end."""
     x_ND = x_ND.contiguous()
     addend_ND = None if addend_ND is None else addend_ND.contiguous()
+    touched_N = touched(addend_ND)
     n_nodes, columns = x_ND.shape
     y_ND = torch.empty_like(x_ND, dtype=dtype)
     partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
@@ -247,13 +263,13 @@ def sums(
     for piece in pieces:
         launch(
             _segments_kernel, (len(piece.start), tiles),
-            x_ND, addend_ND, y_ND, partial, *piece, n_nodes, columns,
+            x_ND, addend_ND, touched_N, y_ND, partial, *piece, n_nodes, columns,
             in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
         )  # fmt: skip
     if len(segments.hubs):
         launch(
             _join_kernel, (len(segments.hubs), tiles),
-            addend_ND, y_ND, partial, segments.hubs, segments.first, columns,
+            addend_ND, touched_N, y_ND, partial, segments.hubs, segments.first, columns,
             block_columns=block, has_addend=addend_ND is not None,
         )  # fmt: skip
     return y_ND

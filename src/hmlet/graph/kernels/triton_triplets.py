@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hmlet.graph.kernels.language import tl, triton
 from hmlet.graph.kernels.launching import launch
+from hmlet.graph.kernels.rows import mark
 
 ROWS = 4  # that a program averages
 PLACED = 256  # entries that a program finds a place for
@@ -203,4 +204,6 @@ class MeanMargins(torch.autograd.Function):
             in_flight=4 if len(tables) == 1 else 1,  # several tables are loads enough ahead
             block=_shape(columns)["block"], num_warps=1,
         )  # fmt: skip
-        return None, total_ND, *[rest_ND] * (len(layers_ND) - 1)
+        if rest_ND is None:
+            return None, mark(total_ND, entries_N)
+        return None, mark(total_ND, entries_N), *[mark(rest_ND, entries_N)] * (len(layers_ND) - 1)
