@@ -124,15 +124,17 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
     for at in range(0, tl.max(end - start, axis=0), block):
         entry = (start + at)[:, None] + tl.arange(0, block)[None, :]
         live = entry < end[:, None]
-        if drops:
-            edge = tl.load(edge_ptr + entry, mask=live, other=0)
-            live = live & keeps(edge, seed, keep_from, first, second)
-        neighbour = tl.load(neighbour_ptr + entry, mask=live, other=0)
+        neighbour = tl.load(
+            neighbour_ptr + entry, mask=live, other=0
+        )  # of dropped entries too: no load waits for edges
         if has_scale:
             own = tl.load(scale_ptr + segment, mask=real, other=0.0)[:, None]
             weight = own * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
         else:
             weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
+        if drops:
+            edge = tl.load(edge_ptr + entry, mask=live, other=0)
+            live = live & keeps(edge, seed, keep_from, first, second)
         to = place[:, None] + tl.cumsum(live.to(tl.int32), axis=1) - 1
         tl.store(out_neighbour_ptr + to, neighbour, mask=live)
         tl.store(out_weight_ptr + to, weight * boost, mask=live)
