@@ -94,6 +94,22 @@ def test_a_gate_by_hand() -> None:
     assert sum(part.moved for part in parts if part.name == "mixture") == 6 * 100 * 8 * 2
 
 
+def test_what_batchnorm_forces_is_in_the_matrix_products() -> None:
+    """16 → 6 → 4 → 2 for one node, one byte a number: each z is written and read again, both ways.
+
+    The statistics of a layer's z need all rows, so z goes out to memory and comes in once more; so do, backward, z and
+    the gradient of what ReLU made of it. Both sums over all rows can be made where that gradient is written, because
+    the layer above reads z there anyway: what it multiplied by is ReLU and dropout of that z.
+    """
+    moved = [part.moved for part in gate_work(1, 8, [6, 4], 1) if part.name == "matrix products"]
+    forward, backward = moved[::2], moved[1::2]
+    z = 6 + 4
+    assert sum(forward) == 16 + z + z + 2  # both branches in; each z out and in; logits out
+    # Branches, and the mixture's gradient, in; their gradients out. Each z in twice, its gradient out and in.
+    # The logits and their gradient in.
+    assert sum(backward) == 16 + 8 + 16 + z + z + z + z + 2 + 2
+
+
 def test_a_resting_gate_has_no_gradient_of_its_weights() -> None:
     trained, frozen = gate_work(100, 8, [6], 2), gate_work(100, 8, [6], 2, resting=True)
     forward = 2 * 100 * (16 * 6 + 6 * 2)
@@ -168,7 +184,9 @@ def test_rates_are_the_work_over_the_best_time(monkeypatch: pytest.MonkeyPatch) 
     for name, size in sizes.items():
         monkeypatch.setattr(f"hmlet.training.floor.{name}", {"cpu": size})
     monkeypatch.setattr("hmlet.training.floor.perf_counter", Clock(0.5, 0.25, 1.0))
+    drawn = torch.get_rng_state()
     rates = measure(torch.device("cpu"), torch.float32, columns)
+    assert torch.equal(torch.get_rng_state(), drawn), "a profile leaves everyone's random numbers alone"
     assert rates.copied == 4 * 2 * (1 << 20)  # read and written
     assert rates.multiplied == 4 * 2 * 64**3  # a product and a sum for each
     assert rates.gathered == 4 * nodes * degree * (columns * 4 + 4 + 4)  # a row, a neighbour and a weight

@@ -8,9 +8,10 @@ be counted:
   near the arithmetic holds the table: gathered bytes come from the large shared cache at the best, at the rate of
   gathers from a table that lies in it. Bytes that have to cross memory itself are far fewer: the table is read once
   and the result written once.
-- Everything between two global dependencies is one pass: BatchNorm, dropout and ReLU cost nothing beside the matrix
-  products of a gate, because they can be done while these read and write. What is left of them in a measurement
-  is what fusing could still win.
+- Everything between two global dependencies is one pass. BatchNorm's statistics are such a dependency, and the passes
+  that they force are counted with the matrix products of a gate (models/gating.py); beside these, BatchNorm, dropout
+  and ReLU cost nothing, because they can be done while the products read and write. What is left of them in a
+  measurement is what fusing could still win.
 
 So the floor is of this algorithm (K products forward, K backward over all nodes), and of no better one.
 
@@ -143,21 +144,28 @@ def floor_seconds(parts: Sequence[Part], rates: Rates) -> float:
 
 
 def measure(device: torch.device, storage: torch.dtype, columns: int) -> Rates:
-    """A device's rates, the best of a few tries each: a floor is the best case, not the average."""
+    """A device's rates, the best of a few tries each: a floor is the best case, not the average.
+
+    They are measured on random numbers: a device at its power limit may be faster on constants, which no step has.
+    """
     return Rates(
         copied=_copy_rate(device), gathered=_gather_rate(device, columns), multiplied=_matrix_rate(device, storage)
     )
 
 
+def _random(device: torch.device, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator(device).manual_seed(0), device=device)
+
+
 def _copy_rate(device: torch.device) -> float:
-    source = torch.ones(COPY_BYTES[device.type] // 4, device=device)
+    source = _random(device, COPY_BYTES[device.type] // 4)
     target = torch.empty_like(source)
     return 2 * source.nbytes / _best_seconds(lambda: target.copy_(source), device)
 
 
 def _matrix_rate(device: torch.device, storage: torch.dtype) -> float:
     size = MATRIX[device.type]
-    a, b = (torch.ones(size, size, dtype=storage, device=device) for _ in range(2))
+    a, b = (_random(device, size, size).to(storage) for _ in range(2))
     return 2 * size**3 / _best_seconds(lambda: a @ b, device)
 
 
@@ -183,7 +191,7 @@ def _gather_rate(device: torch.device, columns: int) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says of every sparse CSR tensor that it is in beta
         matrix = torch.sparse_csr_tensor(offsets, index, weights, (n_nodes, n_nodes), check_invariants=False)
-    table_ND = torch.ones(n_nodes, columns, device=device)
+    table_ND = _random(device, n_nodes, columns)
     taken = n_entries * (columns * FLOAT + INDEX + FLOAT)
     programs: list[Callable[[], Tensor]] = [lambda: operator.product(table_ND), lambda: matrix @ table_ND]
     return max(taken / _best_seconds(program, device) for program in programs)
