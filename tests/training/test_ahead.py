@@ -33,7 +33,7 @@ def _recipe(*changes: str, model: str = "hmlet-end") -> Recipe:
 def _products(begun: list[Any]) -> set[tuple[torch.dtype, torch.dtype, bool]]:
     """The types that products read and write, and whether they add something."""
     return {
-        (arguments[0].dtype, arguments[2].dtype, options["has_addend"])
+        (arguments[0].dtype, arguments[3].dtype, options["has_addend"])
         for kernel, arguments, options in begun
         if kernel is triton_product._segments_kernel
     }
