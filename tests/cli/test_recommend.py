@@ -103,6 +103,13 @@ def test_explain(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "explain", run, "--user", "u3", "--item", "i1").startswith(parts["sentence"])
 
 
+def test_explain_says_what_popularity_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished("lightgcn", tmp_path / "run", "train.loss=multinomial", "loss.popularity_weight=0.3").directory.path
+    told = call(capsys, "explain", run, "--user", "u3", "--item", "i1")
+    parts = json.loads(call(capsys, "explain", run, "--user", "u3", "--item", "i1", "--json"))
+    assert f"because the item is popular {parts['from_popularity']:+.3g}, score" in told
+
+
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "users").write_text("u5\nu1\n")
     out = tmp_path / "topn.parquet"

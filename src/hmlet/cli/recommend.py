@@ -126,10 +126,10 @@ def explain(
         [[each["item"], _digits(each["contribution"], "+")] for each in shown],
     )
     added = parts["from_popularity"]
-    popular = f" ({_digits(added, '+')} of it because the item is popular)" if added else ""
+    popular = f"because the item is popular {_digits(added, '+')}, " if added else ""
     print_line(
         f"other items {_digits(sum(each['contribution'] for each in others), '+')}, "
-        f"remainder {_digits(parts['remainder'], '+')}{popular}, "
+        f"remainder {_digits(parts['remainder'], '+')}, {popular}"
         f"score {_digits(parts['score'])}"
     )
     print_line("(the remainder comes from the user's own embedding and from effects that items have only together)")

@@ -2,10 +2,10 @@
 
 Two ways to add up to the same score:
 - by layer: a readout is linear in the layers, so the user's factor is a sum of one part per layer, and the score is the
-  sum of those parts' dot products with the item's factor; what the item's popularity adds counts to layer 0, which is
-  before any propagation;
+  sum of those parts' dot products with the item's factor;
 - by item: what the score loses without one of the user's training items (exact, through fold-in), and the remainder,
   which is what the user's own embedding holds and what the items only bring together.
+What an item's popularity adds to its scores, if a loss asks for that, is a part of its own both ways.
 An item-item model has one layer, and its items' parts are weights that add up to the score without a remainder.
 """
 
@@ -61,7 +61,7 @@ class Parts(NamedItem):
     seen: bool  # the user already has the item
     layers: list[LayerPart]
     gates: list[GateChoices]
-    from_popularity: float  # what the item's popularity adds for every user alike; in layer 0 and in the remainder
+    from_popularity: float  # what the item's popularity adds, for every user alike
     carried_by: list[Carrier]  # the largest contribution first, whatever its sign
     remainder: float
 
@@ -81,8 +81,9 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
         added = 0.0
     else:
         carried, score = _by_item(fold, user, item)
-        remainder = score - sum(part for _, part in carried)
-        (layers, added), gates = _by_layer(fold, user, item), _gates(fold, user, item)
+        added = float(fold.factor(fold.graph.n_users + item)[-1]) if fold.recipe.popularity_weight else 0.0
+        remainder = score - added - sum(part for _, part in carried)
+        layers, gates = _by_layer(fold, user, item), _gates(fold, user, item)
     parts: Parts = {
         "user": data.users.id(user),
         **named_item(data.items, item),
@@ -97,14 +98,12 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
     return {**parts, "sentence": sentence(parts)}
 
 
-def _by_layer(fold: FoldIn, user: int, item: int) -> tuple[list[LayerPart], float]:
-    """Each of the user's layers' part of the score, whose sum is the score, and what popularity adds to layer 0."""
+def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:
+    """Each of the user's layers' part of the score; their sum is the score without what popularity adds."""
     item_F = fold.factor(fold.graph.n_users + item).double()
     shares = fold.model.layers([layer_ND[user][None] for layer_ND in fold.layers]).parts()
     parts = [float(share_1D[0].double() @ item_F[: share_1D.shape[1]]) for share_1D in shares]
-    added = float(item_F[-1]) if fold.recipe.popularity_weight else 0.0
-    parts[0] += added
-    return [{"layer": at, "contribution": part} for at, part in enumerate(parts)], added
+    return [{"layer": at, "contribution": part} for at, part in enumerate(parts)]
 
 
 def _by_item(fold: FoldIn, user: int, item: int) -> tuple[list[tuple[int, float]], float]:

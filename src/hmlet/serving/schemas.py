@@ -198,7 +198,8 @@ class Carrier(OwnItem):
 
 
 class Explanation(OwnItem):
-    """The score by layer and by the user's items; the items' contributions and the remainder add up to it."""
+    """The score by layer and by the user's items. Either way, with `from_popularity`, the parts add up to it; by item
+    there is also a remainder."""
 
     user: int | str
     score: float

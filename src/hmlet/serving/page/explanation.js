@@ -22,10 +22,13 @@ function byItem(why, all) {
     return [...each.slice(0, SHOWN), { label: `${rest.length} more that ${(side === 0) === (sign > 0) ? "add" : "subtract"}`, soft: true,
       value: rest.reduce((sum, one) => sum + one.value, 0) }];
   });
-  const own = why.remainder - why.from_popularity;
-  if (why.from_popularity) parts.push({ label: "the item’s popularity", title: "what the item’s number of interactions adds for everyone", soft: true, value: why.from_popularity });
-  if (own) parts.push({ label: "the user’s own embedding", title: "what no single item brings: what training learned about the user, and what items bring only together", soft: true, value: own });
-  return parts;
+  if (why.remainder) parts.push({ label: "the user’s own embedding", title: "what no single item brings: what training learned about the user, and what items bring only together", soft: true, value: why.remainder });
+  return [...parts, ...popularity(why)];
+}
+
+/** What the item's popularity adds for everyone, if the model adds it. */
+function popularity(why) {
+  return why.from_popularity ? [{ label: "the item’s popularity", title: "what the item’s number of interactions adds for everyone", soft: true, value: why.from_popularity }] : [];
 }
 
 export function explanation(why, back) {
@@ -50,6 +53,6 @@ export function explanation(why, back) {
       h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Path through the layers" }, pathPicture(why)),
       nonlinear && h("p", { class: "legend" }, h("span", {}, sample(false), "linear step"), h("span", {}, sample(true), "non-linear step"), h("span", {}, "%: how sure the gate is")),
       h("h3", {}, "What each layer adds"),
-      waterfall("What each layer adds to the score", why.layers.map(({ layer, contribution }) => ({ label: `layer ${layer}`, value: contribution })), why.score)],
+      waterfall("What each layer adds to the score", [...why.layers.map(({ layer, contribution }) => ({ label: `layer ${layer}`, value: contribution })), ...popularity(why)], why.score)],
     h("p", { class: "soft" }, `${why.layers.length > 1 ? "Both" : "The parts"} add up to the score, ${digits(why.score)}.`));
 }
