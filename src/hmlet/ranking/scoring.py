@@ -80,6 +80,15 @@ class Scorer(ABC, Generic[Users]):
     def rounding(self, users: Users) -> Tensor:
         """A bound on the error of each user's rough scores, in float64: B."""
 
+    def candidates(self, k: int) -> int:
+        """How many of the best rough scores to compute exactly for a list of k, so that few lists are in doubt."""
+        return k + max(4, k // 4)
+
+    @property
+    def finer(self) -> Scorer[Users] | None:
+        """A scorer with smaller errors, which ranks the lists that this one leaves in doubt; None if there is none."""
+        return None
+
     def room(self, rows: int) -> Tensor | None:
         """Memory for `rows` users' rough scores, for a CPU to use again and again."""
         return None
@@ -121,6 +130,53 @@ class FactorScorer(Scorer[Tensor]):
 
     def room(self, rows: int) -> Tensor | None:
         return scores_room(rows, self.items_IF)
+
+
+class BriefScorer(FactorScorer):
+    """The same with rough scores in bfloat16, for processors that multiply it: a quarter of the time of float32.
+
+    Rounding a factor changes it by a known vector, so the Cauchy-Schwarz inequality bounds what that does to a score.
+    """
+
+    def __init__(self, items_IF: Tensor) -> None:
+        super().__init__(items_IF)
+        self.brief_IF = items_IF.bfloat16()
+
+    @cached_property
+    def farthest(self) -> Tensor:
+        """The largest norm of what an item's factor loses by rounding."""
+        return (self.items_IF - self.brief_IF).norm(dim=1).max() if self.n_items else self.items_IF.new_zeros(())
+
+    @cached_property
+    def finer(self) -> FactorScorer:
+        return FactorScorer(self.items_IF)
+
+    def candidates(self, k: int) -> int:
+        return k + max(16, k // 2)
+
+    def rough(self, users: Tensor, room: Tensor | None) -> Tensor:
+        return torch.mm(users.bfloat16(), self.brief_IF.T, out=None if room is None else room[: len(users)])
+
+    def rounding(self, users: Tensor) -> Tensor:
+        """Of rounding the factors, and what float32's sums of their products add to it."""
+        brief = users.bfloat16().float()
+        lost = (self.depth * torch.finfo(torch.float32).tiny) ** 0.5  # as in float32's bound
+        of_user_B = ((users - brief).norm(dim=1).double() + lost) * (self.longest.double() + lost)
+        of_item_B = (brief.norm(dim=1).double() + lost) * (self.farthest.double() + lost)
+        return super().rounding(users) + of_user_B + of_item_B
+
+    def room(self, rows: int) -> Tensor | None:
+        return scores_room(rows, self.brief_IF)
+
+
+def repeated_scorer(items_IF: Tensor) -> FactorScorer:
+    """The fastest scorer for factors that are ranked again and again."""
+    return BriefScorer(items_IF) if _multiplies_bfloat16(items_IF.device) else FactorScorer(items_IF, repeatedly=True)
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether a device is a CPU with instructions for bfloat16. Without them it is far slower than float32."""
+    return device.type == "cpu" and getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
 
 
 class WeightScorer(Scorer[Histories]):
@@ -202,7 +258,9 @@ def _sums(values_EC: Tensor, users: Histories) -> Tensor:
 
 def scorer_of(items: Tensor | Scorer[Users], *, repeatedly: bool = False) -> Scorer[Users]:
     """Items as a scorer: a tensor is their factors, and its users are factors too."""
-    return FactorScorer(items, repeatedly=repeatedly) if isinstance(items, Tensor) else items  # type: ignore[return-value]
+    if not isinstance(items, Tensor):
+        return items
+    return repeated_scorer(items) if repeatedly else FactorScorer(items)  # type: ignore[return-value]
 
 
 def scores_room(rows: int, items_IF: Tensor) -> Tensor | None:
