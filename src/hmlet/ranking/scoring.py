@@ -163,7 +163,8 @@ class BriefScorer(FactorScorer):
         lost = (self.depth * torch.finfo(torch.float32).tiny) ** 0.5  # as in float32's bound
         of_user_B = ((users - brief).norm(dim=1).double() + lost) * (self.longest.double() + lost)
         of_item_B = (brief.norm(dim=1).double() + lost) * (self.farthest.double() + lost)
-        return super().rounding(users) + of_user_B + of_item_B
+        error_B: Tensor = super().rounding(users) + of_user_B + of_item_B
+        return error_B
 
     def room(self, rows: int) -> Tensor | None:
         return scores_room(rows, self.brief_IF)
