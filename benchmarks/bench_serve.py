@@ -22,6 +22,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +46,17 @@ def train(dataset: str, dim: int, out: Path) -> None:
 
 
 class Server:
-    """A `hmlet serve` process or the plain service, and how long it took until it answered."""
+    """A `hmlet serve` process, or the plain service with a parser and an event loop, and how long it took to answer."""
 
-    def __init__(self, run: Path, *options: str, plain: bool = False) -> None:
+    def __init__(self, run: Path, *options: str, plain: tuple[str, str] | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         start = time.perf_counter()
         command = [sys.executable, "-m", "hmlet", "serve", str(run), "--port", str(self.port), *options]
         environment = dict(os.environ)
-        if plain:
-            command = [sys.executable, str(PLAIN), str(run), str(self.port)]
+        if plain is not None:
+            command = [sys.executable, str(PLAIN), str(run), str(self.port), *plain]
             environment["OPENBLAS_NUM_THREADS"] = "1"  # else its threads hinder each other, and it is 20 times slower
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         while self.process.poll() is None:
@@ -144,27 +148,64 @@ async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: i
     return {"rate": rate, "seconds": seconds, "answers": table}
 
 
+class Asker(asyncio.Protocol):
+    """A client that asks again as soon as it has an answer. It does little else, since it shares the server's cores."""
+
+    def __init__(self, requests: Iterator[bytes], end: float) -> None:
+        self.requests, self.end, self.answered = requests, end, 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.received, self.size = b"", 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        transport.write(next(self.requests))  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        if not self.size and b"\r\n\r\n" in self.received:
+            head = self.received.partition(b"\r\n\r\n")[0].lower()
+            length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            self.size = len(head) + 4 + int(length)
+        if not self.size or len(self.received) < self.size:
+            return
+        self.answered += self.received.startswith(b"HTTP/1.1 200 ")
+        self.received, self.size = b"", 0
+        if time.perf_counter() < self.end:
+            self.transport.write(next(self.requests))
+        else:
+            self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.done.set_result(None)
+
+
 async def closed_loop(port: int, clients: int, seconds: float, users: list[Any], k: int) -> float:
     """Single-user requests answered a second, when so many clients each ask again as soon as they have an answer."""
-    client, answered = Client(port), 0
     requests = [post("/v1/recommend", {"users": [user], "k": k}) for user in users[:1000]]
-    end = time.perf_counter() + seconds
+    end, answered = time.perf_counter() + seconds, 0
 
-    async def ask(at: int) -> None:
+    async def ask(first: int) -> None:
         nonlocal answered
+        mine = cycle(requests[first:] + requests[:first])
         while time.perf_counter() < end:
-            status = await client.send(requests[at % len(requests)])
-            answered += status == 200  # not in one line: it would add to the count of before the wait
-            at += clients
+            _, asker = await asyncio.get_running_loop().create_connection(partial(Asker, mine, end), "127.0.0.1", port)
+            await asker.done
+            answered += asker.answered
 
-    await asyncio.gather(*(ask(at) for at in range(clients)))
+    await asyncio.gather(*(ask(at * len(requests) // clients) for at in range(clients)))
     return answered / seconds
 
 
 def throughput(run: Path, users: list[Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Both services in turn: requests a second, and the processor time of the server for each."""
-    found: dict[str, Any] = {"clients": options.clients, "seconds": options.seconds, "plain": [], "hmlet": []}
-    servers = {"plain": Server(run, plain=True), "hmlet": Server(run)}
+    """The services in turn: requests a second, and the processor time of the server for each.
+
+    The plain service runs as `pip install fastapi uvicorn` has it, and also as `uvicorn[standard]` does, with a parser
+    and an event loop in C, if these are installed.
+    """
+    servers = {"plain": Server(run, plain=("h11", "asyncio")), "hmlet": Server(run)}
+    if find_spec("httptools") and find_spec("uvloop"):
+        servers["plain_standard"] = Server(run, plain=("httptools", "uvloop"))
+    found: dict[str, Any] = {"clients": options.clients, "seconds": options.seconds, **{name: [] for name in servers}}
     try:
         for server in servers.values():
             asyncio.run(closed_loop(server.port, options.clients, 1, users, 20))
@@ -181,9 +222,10 @@ def throughput(run: Path, users: list[Any], options: argparse.Namespace) -> dict
         name: {key: float(np.median([each[key] for each in found[name]])) for key in ("per_second", "server_cpu_ms")}
         for name in servers
     }
-    found["median"] = middle
-    found["times_plain"] = round(middle["hmlet"]["per_second"] / middle["plain"]["per_second"], 2)
-    found["times_plain_per_core"] = round(middle["plain"]["server_cpu_ms"] / middle["hmlet"]["server_cpu_ms"], 2)
+    found["median"], own = middle, middle["hmlet"]
+    for name in servers.keys() - {"hmlet"}:
+        found[f"times_{name}"] = round(own["per_second"] / middle[name]["per_second"], 2)
+        found[f"times_{name}_per_core"] = round(middle[name]["server_cpu_ms"] / own["server_cpu_ms"], 2)
     return found
 
 

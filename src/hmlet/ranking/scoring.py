@@ -105,10 +105,20 @@ class FactorScorer(Scorer[Tensor]):
         room = scores_room(self.depth, items_IF) if repeatedly else None
         self.items_FI = items_IF.T if room is None else room.copy_(items_IF.T)
 
+    @property
+    def lost(self) -> float:
+        """A norm in float32 is short by at most this much where its squares vanish."""
+        return float((self.depth * torch.finfo(torch.float32).tiny) ** 0.5)
+
     @cached_property
-    def longest(self) -> Tensor:
-        """The largest norm of an item's factor."""
-        return self.items_IF.norm(dim=1).max() if self.n_items else self.items_IF.new_zeros(())
+    def longest(self) -> float:
+        """The largest norm of an item's factor, and what it may lack."""
+        return (float(self.items_IF.norm(dim=1).max()) if self.n_items else 0.0) + self.lost
+
+    @cached_property
+    def steepness(self) -> float:
+        """The bound on a score's error, for each unit of the user's length."""
+        return self.depth * 4 * torch.finfo(torch.float32).eps * self.longest
 
     def rough(self, users: Tensor, room: Tensor | None) -> Tensor:
         return torch.mm(users, self.items_FI, out=None if room is None else room[: len(users)])
@@ -122,10 +132,8 @@ class FactorScorer(Scorer[Tensor]):
 
     def rounding(self, users: Tensor) -> Tensor:
         """Of rounding, and of products too small for the type."""
-        size, kind = self.depth, torch.finfo(users.dtype)
-        lost = (size * kind.tiny) ** 0.5  # a norm is short by at most this much where its squares vanish
-        length_B = users.norm(dim=1).double() + lost
-        error_B: Tensor = size * (4 * kind.eps * length_B * (self.longest.double() + lost) + kind.tiny)
+        length_B = users.norm(dim=1).double() + self.lost
+        error_B: Tensor = length_B * self.steepness + self.depth * torch.finfo(torch.float32).tiny
         return error_B
 
     def room(self, rows: int) -> Tensor | None:
@@ -135,7 +143,7 @@ class FactorScorer(Scorer[Tensor]):
 class BriefScorer(FactorScorer):
     """The same with rough scores in bfloat16, for processors that multiply it: a quarter of the time of float32.
 
-    Rounding a factor changes it by a known vector, so the Cauchy-Schwarz inequality bounds what that does to a score.
+    Rounding adds a short vector to a factor, and the Cauchy-Schwarz inequality bounds what that does to a score.
     """
 
     def __init__(self, items_IF: Tensor) -> None:
@@ -143,9 +151,11 @@ class BriefScorer(FactorScorer):
         self.brief_IF = items_IF.bfloat16()
 
     @cached_property
-    def farthest(self) -> Tensor:
-        """The largest norm of what an item's factor loses by rounding."""
-        return (self.items_IF - self.brief_IF).norm(dim=1).max() if self.n_items else self.items_IF.new_zeros(())
+    def steepness(self) -> float:
+        """For each unit of a user's length: what float32's sums lose, and the rounding of the user and of the items."""
+        half_digit = torch.finfo(torch.bfloat16).eps / 2
+        lost_by_items = (self.items_IF - self.brief_IF).norm(dim=1).max() if self.n_items else torch.zeros(())
+        return super().steepness + half_digit * self.longest + (1 + half_digit) * (float(lost_by_items) + self.lost)
 
     @cached_property
     def finer(self) -> FactorScorer:
@@ -156,15 +166,6 @@ class BriefScorer(FactorScorer):
 
     def rough(self, users: Tensor, room: Tensor | None) -> Tensor:
         return torch.mm(users.bfloat16(), self.brief_IF.T, out=None if room is None else room[: len(users)])
-
-    def rounding(self, users: Tensor) -> Tensor:
-        """Of rounding the factors, and what float32's sums of their products add to it."""
-        brief = users.bfloat16().float()
-        lost = (self.depth * torch.finfo(torch.float32).tiny) ** 0.5  # as in float32's bound
-        of_user_B = ((users - brief).norm(dim=1).double() + lost) * (self.longest.double() + lost)
-        of_item_B = (brief.norm(dim=1).double() + lost) * (self.farthest.double() + lost)
-        error_B: Tensor = super().rounding(users) + of_user_B + of_item_B
-        return error_B
 
     def room(self, rows: int) -> Tensor | None:
         return scores_room(rows, self.brief_IF)
