@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from functools import lru_cache
+from http import HTTPStatus
 
 from pydantic import ValidationError
 
@@ -82,7 +83,8 @@ class Express:
             body = await few(self.service, asked)
         except (Exception, asyncio.CancelledError) as error:
             known = refusal(error) if isinstance(error, HmletError) else failure(error, request)
-            status, headers, body = b"%d Failed" % known.status, known.headers, shape(known)
+            phrase = HTTPStatus(known.status).phrase.encode()
+            status, headers, body = b"%d %s" % (known.status, phrase), known.headers, shape(known)
         finally:
             self.guard.in_flight -= 1
             metrics.in_flight.dec()
