@@ -22,19 +22,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from http_clients import Client, Connection, post
 
 TARGETS = {"start_seconds": 3.0, "p99_ms": 25.0, "shed_p99_ms": 50.0, "times_plain": 3.0}
 PLAIN = Path(__file__).with_name("plain_service.py")
-HEAD = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-REST = b"Content-Length: %d\r\nConnection: %s\r\n\r\n%s"
 
 
 def train(dataset: str, dim: int, out: Path) -> None:
@@ -86,60 +83,39 @@ def stolen_seconds() -> float:
     return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def post(path: str, body: Any, keep: bool = True) -> bytes:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return (HEAD + REST) % (path.encode(), len(content), b"keep-alive" if keep else b"close", content)
-
-
-class Client:
-    """Connections that are kept and reused."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-
-    async def send(self, request: bytes) -> int:
-        """The status of the answer, read to its end; 0 where the connection broke."""
-        while self.idle:
-            reader, writer = self.idle.pop()
-            if not reader.at_eof():  # the server closes a connection that nobody used for some seconds
-                break
-            writer.close()
-        else:
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-            except OSError:
-                return 0
-        try:
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            await reader.readexactly(length)
-        except (OSError, asyncio.IncompleteReadError, ValueError):
-            writer.close()
-            return 0
-        if b"connection: close" in head.lower():
-            writer.close()
-        else:
-            self.idle.append((reader, writer))
-        return int(head[9:12])
-
-
 async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: int) -> dict[str, Any]:
     """Latency of single-user requests that leave on a timetable."""
-    client, results = Client(port), []
+    loop, count = asyncio.get_running_loop(), int(rate * seconds)
+    idle: list[Connection] = []
+    results: list[tuple[int, float]] = []
+    complete = loop.create_future()
     requests = [post("/v1/recommend", {"users": [user], "k": k}) for user in users]
 
-    async def one(planned: float, request: bytes) -> None:
-        status = await client.send(request)
-        results.append((status, 1000 * (time.perf_counter() - planned)))
+    def answered(connection: Connection, status: int) -> None:
+        results.append((status, 1000 * (time.perf_counter() - connection.planned)))
+        if not connection.transport.is_closing():
+            idle.append(connection)
+        if len(results) == count:
+            complete.set_result(None)
+
+    async def connect(planned: float, request: bytes) -> None:
+        _, connection = await loop.create_connection(lambda: Connection(answered), "127.0.0.1", port)
+        connection.ask(request, planned)
 
     tasks, start = [], time.perf_counter() + 0.1
-    for at in range(int(rate * seconds)):
-        planned = start + at / rate
+    for at in range(count):
+        planned, request = start + at / rate, requests[at % len(requests)]
         await asyncio.sleep(max(0.0, planned - time.perf_counter()))
-        tasks.append(asyncio.create_task(one(planned, requests[at % len(requests)])))
+        while idle and idle[-1].transport.is_closing():  # the server closes a connection that nobody used for seconds
+            idle.pop()
+        if idle:
+            idle.pop().ask(request, planned)
+        else:
+            tasks.append(asyncio.create_task(connect(planned, request)))
     await asyncio.gather(*tasks)
+    await complete
+    for connection in idle:
+        connection.transport.close()
     by_status = {status: np.array([ms for each, ms in results if each == status]) for status, _ in results}
     table = {
         str(status): {"count": len(ms), **{f"p{q}_ms": round(float(np.percentile(ms, q)), 2) for q in (50, 99, 100)}}
@@ -148,52 +124,32 @@ async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: i
     return {"rate": rate, "seconds": seconds, "answers": table}
 
 
-class Asker(asyncio.Protocol):
-    """A client that asks again as soon as it has an answer. It does little else, since it shares the server's cores."""
-
-    def __init__(self, requests: Iterator[bytes], end: float) -> None:
-        self.requests, self.end, self.answered = requests, end, 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.received, self.size = b"", 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: Any = transport
-        transport.write(next(self.requests))  # type: ignore[attr-defined]
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-        if not self.size and b"\r\n\r\n" in self.received:
-            head = self.received.partition(b"\r\n\r\n")[0].lower()
-            length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
-            self.size = len(head) + 4 + int(length)
-        if not self.size or len(self.received) < self.size:
-            return
-        self.answered += self.received.startswith(b"HTTP/1.1 200 ")
-        self.received, self.size = b"", 0
-        if time.perf_counter() < self.end:
-            self.transport.write(next(self.requests))
-        else:
-            self.transport.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.done.set_result(None)
-
-
 async def closed_loop(port: int, clients: int, seconds: float, users: list[Any], k: int) -> float:
     """Single-user requests answered a second, when so many clients each ask again as soon as they have an answer."""
-    requests = [post("/v1/recommend", {"users": [user], "k": k}) for user in users[:1000]]
-    end, answered = time.perf_counter() + seconds, 0
+    loop, requests = (
+        asyncio.get_running_loop(),
+        cycle([post("/v1/recommend", {"users": [user], "k": k}) for user in users[:1000]]),
+    )
+    complete, end = loop.create_future(), time.perf_counter() + seconds
+    statuses: Counter[int] = Counter()
+    at_work = clients
 
-    async def ask(first: int) -> None:
-        nonlocal answered
-        mine = cycle(requests[first:] + requests[:first])
-        while time.perf_counter() < end:
-            _, asker = await asyncio.get_running_loop().create_connection(partial(Asker, mine, end), "127.0.0.1", port)
-            await asker.done
-            answered += asker.answered
+    def answered(connection: Connection, status: int) -> None:
+        nonlocal at_work
+        statuses[status] += 1
+        if status and time.perf_counter() < end:
+            connection.ask(next(requests))
+            return
+        connection.transport.close()
+        at_work -= 1
+        if not at_work:
+            complete.set_result(None)
 
-    await asyncio.gather(*(ask(at * len(requests) // clients) for at in range(clients)))
-    return answered / seconds
+    for _ in range(clients):
+        _, connection = await loop.create_connection(lambda: Connection(answered), "127.0.0.1", port)
+        connection.ask(next(requests))
+    await complete
+    return statuses[200] / seconds
 
 
 def throughput(run: Path, users: list[Any], options: argparse.Namespace) -> dict[str, Any]:

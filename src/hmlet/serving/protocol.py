@@ -56,7 +56,7 @@ class ImpatientProtocol(H11Protocol):
         self._queued = False
         self._bulk = False
         self._answering: asyncio.Task[None] | None = None
-        self._behind = bytearray()  # what came while a request was answered directly
+        self._early = bytearray()  # requests that came before the answer to the one before
         self._stopping = False
         transport.set_write_buffer_limits(high=0)  # `pause_writing` and `resume_writing` then tell of every byte
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
@@ -182,15 +182,15 @@ class ImpatientProtocol(H11Protocol):
             return
         if not self.flow.write_paused:
             self._arm_keepalive()
-        if waiting := bytes(self._behind):
-            self._behind.clear()
+        if waiting := bytes(self._early):
+            self._early.clear()
             self.data_received(waiting)
 
     def _wait_behind_answer(self, data: bytes) -> None:
         """Keep a further request until the answer before it is complete. Its client does not wait for answers."""
         self._bulk = True
-        self._behind += data
-        if len(self._behind) > PIPELINED_BYTES:
+        self._early += data
+        if len(self._early) > PIPELINED_BYTES:
             self._abort()
 
     # -- an event loop that is behind -----------------------------------------------------------------------------
