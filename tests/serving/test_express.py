@@ -56,7 +56,7 @@ def asking(*headers: bytes, body: bytes = b'{"users": ["gimp"]}', token: bytes =
         (asking(b"Expect: 100-continue"), False),
         (asking(b"Content-Length: 19"), False),
         (asking(b"Host: localhost"), False),
-        (asking(b"Origin: http://elsewhere"), False),
+        (asking(b"Origin: http://evil.example"), False),
         (asking(b"X-Bare: a\nHost: elsewhere"), False),
         (asking(b"X-Folded: a", b" b"), False),
         (asking(b"X-Space : a"), False),
