@@ -22,15 +22,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from http_clients import Client, Connection, post
 
 TARGETS = {"start_seconds": 3.0, "p99_ms": 25.0, "shed_p99_ms": 50.0, "times_plain": 3.0}
 PLAIN = Path(__file__).with_name("plain_service.py")
-HEAD = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-REST = b"Content-Length: %d\r\nConnection: %s\r\n\r\n%s"
 
 
 def train(dataset: str, dim: int, out: Path) -> None:
@@ -42,17 +43,17 @@ def train(dataset: str, dim: int, out: Path) -> None:
 
 
 class Server:
-    """A `hmlet serve` process or the plain service, and how long it took until it answered."""
+    """A `hmlet serve` process, or the plain service with a parser and an event loop, and how long it took to answer."""
 
-    def __init__(self, run: Path, *options: str, plain: bool = False) -> None:
+    def __init__(self, run: Path, *options: str, plain: tuple[str, str] | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         start = time.perf_counter()
         command = [sys.executable, "-m", "hmlet", "serve", str(run), "--port", str(self.port), *options]
         environment = dict(os.environ)
-        if plain:
-            command = [sys.executable, str(PLAIN), str(run), str(self.port)]
+        if plain is not None:
+            command = [sys.executable, str(PLAIN), str(run), str(self.port), *plain]
             environment["OPENBLAS_NUM_THREADS"] = "1"  # else its threads hinder each other, and it is 20 times slower
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         while self.process.poll() is None:
@@ -82,60 +83,39 @@ def stolen_seconds() -> float:
     return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def post(path: str, body: Any, keep: bool = True) -> bytes:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return (HEAD + REST) % (path.encode(), len(content), b"keep-alive" if keep else b"close", content)
-
-
-class Client:
-    """Connections that are kept and reused."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-
-    async def send(self, request: bytes) -> int:
-        """The status of the answer, read to its end; 0 where the connection broke."""
-        while self.idle:
-            reader, writer = self.idle.pop()
-            if not reader.at_eof():  # the server closes a connection that nobody used for some seconds
-                break
-            writer.close()
-        else:
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-            except OSError:
-                return 0
-        try:
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            await reader.readexactly(length)
-        except (OSError, asyncio.IncompleteReadError, ValueError):
-            writer.close()
-            return 0
-        if b"connection: close" in head.lower():
-            writer.close()
-        else:
-            self.idle.append((reader, writer))
-        return int(head[9:12])
-
-
 async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: int) -> dict[str, Any]:
     """Latency of single-user requests that leave on a timetable."""
-    client, results = Client(port), []
+    loop, count = asyncio.get_running_loop(), int(rate * seconds)
+    idle: list[Connection] = []
+    results: list[tuple[int, float]] = []
+    complete = loop.create_future()
     requests = [post("/v1/recommend", {"users": [user], "k": k}) for user in users]
 
-    async def one(planned: float, request: bytes) -> None:
-        status = await client.send(request)
-        results.append((status, 1000 * (time.perf_counter() - planned)))
+    def answered(connection: Connection, status: int) -> None:
+        results.append((status, 1000 * (time.perf_counter() - connection.planned)))
+        if not connection.transport.is_closing():
+            idle.append(connection)
+        if len(results) == count:
+            complete.set_result(None)
+
+    async def connect(planned: float, request: bytes) -> None:
+        _, connection = await loop.create_connection(lambda: Connection(answered), "127.0.0.1", port)
+        connection.ask(request, planned)
 
     tasks, start = [], time.perf_counter() + 0.1
-    for at in range(int(rate * seconds)):
-        planned = start + at / rate
+    for at in range(count):
+        planned, request = start + at / rate, requests[at % len(requests)]
         await asyncio.sleep(max(0.0, planned - time.perf_counter()))
-        tasks.append(asyncio.create_task(one(planned, requests[at % len(requests)])))
+        while idle and idle[-1].transport.is_closing():  # the server closes a connection that nobody used for seconds
+            idle.pop()
+        if idle:
+            idle.pop().ask(request, planned)
+        else:
+            tasks.append(asyncio.create_task(connect(planned, request)))
     await asyncio.gather(*tasks)
+    await complete
+    for connection in idle:
+        connection.transport.close()
     by_status = {status: np.array([ms for each, ms in results if each == status]) for status, _ in results}
     table = {
         str(status): {"count": len(ms), **{f"p{q}_ms": round(float(np.percentile(ms, q)), 2) for q in (50, 99, 100)}}
@@ -146,25 +126,42 @@ async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: i
 
 async def closed_loop(port: int, clients: int, seconds: float, users: list[Any], k: int) -> float:
     """Single-user requests answered a second, when so many clients each ask again as soon as they have an answer."""
-    client, answered = Client(port), 0
-    requests = [post("/v1/recommend", {"users": [user], "k": k}) for user in users[:1000]]
-    end = time.perf_counter() + seconds
+    loop, requests = (
+        asyncio.get_running_loop(),
+        cycle([post("/v1/recommend", {"users": [user], "k": k}) for user in users[:1000]]),
+    )
+    complete, end = loop.create_future(), time.perf_counter() + seconds
+    statuses: Counter[int] = Counter()
+    at_work = clients
 
-    async def ask(at: int) -> None:
-        nonlocal answered
-        while time.perf_counter() < end:
-            status = await client.send(requests[at % len(requests)])
-            answered += status == 200  # not in one line: it would add to the count of before the wait
-            at += clients
+    def answered(connection: Connection, status: int) -> None:
+        nonlocal at_work
+        statuses[status] += 1
+        if status and time.perf_counter() < end:
+            connection.ask(next(requests))
+            return
+        connection.transport.close()
+        at_work -= 1
+        if not at_work:
+            complete.set_result(None)
 
-    await asyncio.gather(*(ask(at) for at in range(clients)))
-    return answered / seconds
+    for _ in range(clients):
+        _, connection = await loop.create_connection(lambda: Connection(answered), "127.0.0.1", port)
+        connection.ask(next(requests))
+    await complete
+    return statuses[200] / seconds
 
 
 def throughput(run: Path, users: list[Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Both services in turn: requests a second, and the processor time of the server for each."""
-    found: dict[str, Any] = {"clients": options.clients, "seconds": options.seconds, "plain": [], "hmlet": []}
-    servers = {"plain": Server(run, plain=True), "hmlet": Server(run)}
+    """The services in turn: requests a second, and the processor time of the server for each.
+
+    The plain service runs as `pip install fastapi uvicorn` has it, and also as `uvicorn[standard]` does, with a parser
+    and an event loop in C, if these are installed.
+    """
+    servers = {"plain": Server(run, plain=("h11", "asyncio")), "hmlet": Server(run)}
+    if find_spec("httptools") and find_spec("uvloop"):
+        servers["plain_standard"] = Server(run, plain=("httptools", "uvloop"))
+    found: dict[str, Any] = {"clients": options.clients, "seconds": options.seconds, **{name: [] for name in servers}}
     try:
         for server in servers.values():
             asyncio.run(closed_loop(server.port, options.clients, 1, users, 20))
@@ -181,9 +178,10 @@ def throughput(run: Path, users: list[Any], options: argparse.Namespace) -> dict
         name: {key: float(np.median([each[key] for each in found[name]])) for key in ("per_second", "server_cpu_ms")}
         for name in servers
     }
-    found["median"] = middle
-    found["times_plain"] = round(middle["hmlet"]["per_second"] / middle["plain"]["per_second"], 2)
-    found["times_plain_per_core"] = round(middle["plain"]["server_cpu_ms"] / middle["hmlet"]["server_cpu_ms"], 2)
+    found["median"], own = middle, middle["hmlet"]
+    for name in servers.keys() - {"hmlet"}:
+        found[f"times_{name}"] = round(own["per_second"] / middle[name]["per_second"], 2)
+        found[f"times_{name}_per_core"] = round(middle[name]["server_cpu_ms"] / own["server_cpu_ms"], 2)
     return found
 
 

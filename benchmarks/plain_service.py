@@ -1,6 +1,6 @@
 """The service as one writes it first: FastAPI, uvicorn and NumPy. The other side of bench_serve.py.
 
-    python benchmarks/plain_service.py RUN PORT
+    python benchmarks/plain_service.py RUN PORT [PARSER LOOP]
 
 It answers POST /v1/recommend for users that the model knows, with the items of `hmlet serve`, and does nothing else: no
 limits, no checks beyond those of Pydantic, no metrics, no log.
@@ -48,4 +48,6 @@ def create_app(run: Run) -> FastAPI:
 
 
 if __name__ == "__main__":
-    uvicorn.run(create_app(Run.open(sys.argv[1])), port=int(sys.argv[2]), log_level="error", access_log=False)
+    run, port, parser, loop = [*sys.argv[1:], "h11", "asyncio"][:4]  # what a plain `pip install uvicorn` brings
+    app = create_app(Run.open(run))
+    uvicorn.run(app, port=int(port), http=parser, loop=loop, log_level="error", access_log=False)

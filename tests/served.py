@@ -23,6 +23,28 @@ from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
 from hmlet.serving.state import Shelf
 
+GIMP = {"users": ["gimp"], "k": 3}
+BODIES: list[Any] = [  # requests of every kind, good and bad
+    GIMP,
+    {"users": ["gimp", "inkscape"], "k": 2.0, "deny": ["libc6"]},
+    {"users": ["gimp"] * 9, "k": 3},  # a large one, which is streamed
+    {"users": ["gimp"], "allow": ["libc6", "no such item"], "on_unknown": "skip"},
+    {"users": ["nobody"]},
+    {"users": ["nobody"], "on_unknown": "skip"},
+    {"users": ["gimp"] * 1000, "k": 1000},  # too large
+    {"items": ["libc6"], "k": 3},
+    {"items": ["no such item"]},
+    {"users": ["gimp"], "items": ["libc6"]},
+    {"users": ["gimp"], "k": 0},
+    {"users": ["gimp"], "k": "3"},
+    {"users": [True]},
+    {"users": []},
+    {"users": ["gimp"], "more": 1},
+    {},
+    [],
+    None,
+    "gimp",
+]
 SMALL = ["train.epochs=1", "model.embedding_size=8", "model.gate_hidden=[8]"]
 
 
@@ -106,3 +128,27 @@ def error_of(response: httpx.Response) -> dict[str, str]:
 
 def log_lines(log: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+
+
+def answer_of(client: socket.socket) -> tuple[bytes, bytes]:
+    """The head and the body of the next answer."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        found += client.recv(1 << 16)
+    head, _, body = found.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        while not body.endswith(b"\r\n0\r\n\r\n"):
+            body += client.recv(1 << 20)
+        return head, unchunked(body)
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    while len(body) < length:
+        body += client.recv(1 << 20)
+    return head, body
+
+
+def unchunked(body: bytes) -> bytes:
+    found = b""
+    while (size := int(body.partition(b"\r\n")[0], 16)) > 0:
+        start = body.index(b"\r\n") + 2
+        found, body = found + body[start : start + size], body[start + size + 2 :]
+    return found

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hmlet.errors import ConfigError
-from hmlet.ranking.scoring import FactorScorer
+from hmlet.ranking.scoring import BriefScorer, FactorScorer, multiplies_bfloat16
 from hmlet.ranking.top_k import GROUP, NO_ITEM, allowed_items, candidate_bytes, similar, top_k
+from hmlet.ranking.top_k import _ranked_closely as closely
 
 Pairs = tuple[Tensor, Tensor]
+CPU = torch.device("cpu")
+Brief = BriefScorer if multiplies_bfloat16(CPU) else FactorScorer  # a processor may name what it cannot do
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -29,9 +32,12 @@ def pairs(hidden: list[set[int]]) -> Pairs:
 
 
 def check(users_BF: Tensor, items_IF: Tensor, k: int, hidden: list[set[int]] | None = None) -> None:
-    """Items as by rational arithmetic; scores as by float64."""
+    """Items as by rational arithmetic, scores as by float64: from rough scores in float32 and in bfloat16."""
     hidden = hidden or [set() for _ in users_BF]
     ranked = top_k(users_BF, items_IF, k, pairs(hidden))
+    brief = top_k(users_BF, Brief(items_IF), k, pairs(hidden))
+    assert torch.equal(brief.items_BK, ranked.items_BK)
+    assert torch.equal(brief.scores_BK, ranked.scores_BK)
     width = min(k, len(items_IF))
     assert ranked.items_BK.shape == ranked.scores_BK.shape == (len(users_BF), width)
     assert ranked.scores_BK.dtype == torch.float64
@@ -233,10 +239,42 @@ def test_similar_rows_have_the_largest_cosines_and_are_others() -> None:
         assert found.scores_BK[place, :8].tolist() == pytest.approx([cosines[other] for other in order], abs=1e-6)
 
 
-def test_the_bound_on_rounding_holds_and_is_tight_enough_to_be_of_use() -> None:
+@pytest.mark.parametrize(("kind", "most"), [(FactorScorer, 0.01), (Brief, 0.5)])
+def test_the_bound_on_rounding_holds_and_is_tight_enough_to_be_of_use(kind: type[FactorScorer], most: float) -> None:
     users, items = normal(1, 20, 32), normal(2, 400, 32)
-    scorer = FactorScorer(items)
-    error = (scorer.rough(users, None).double() - users.double() @ items.double().T).abs().amax(dim=1)
+    scorer = kind(items)
+    rough, exact = scorer.rough(users, None), users.double() @ items.double().T
+    error = (rough.double() - exact).abs() - exact.abs() * torch.finfo(rough.dtype).eps  # its last digit is apart
     bound = scorer.rounding(users)
-    assert (error <= bound).all()
-    assert (bound < 0.01).all()  # scores are about 6
+    assert (error.amax(dim=1) <= bound).all()
+    assert (bound < most).all()  # scores are about 6
+
+
+def test_rough_scores_in_bfloat16_settle_most_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each would be ranked twice, and more slowly than in float32 alone."""
+    users, items = normal(1, 200, 64), normal(2, 5000, 64)
+    in_doubt: list[int] = []
+    monkeypatch.setattr(
+        "hmlet.ranking.top_k._ranked_closely", lambda users, *rest: in_doubt.append(len(users)) or closely(users, *rest)
+    )
+    found = top_k(users, Brief(items), 20)
+    assert sum(in_doubt) <= 10
+    assert torch.equal(found.items_BK, top_k(users, items, 20).items_BK)
+
+
+@pytest.mark.parametrize("scale", [3.4e38, 1e-40])
+def test_factors_at_the_edge_of_bfloat16(scale: float) -> None:
+    """The largest float32 numbers become infinite, and the smallest vanish: such lists are ranked again."""
+    items = torch.eye(3, 4).repeat(40, 1) * torch.linspace(0.5, 1, 120)[:, None] * scale
+    check(torch.eye(2, 4) * torch.tensor([[1.0], [2.0**-10]]), items, 5)
+
+
+@pytest.mark.parametrize(("amx", "bfloat16", "used"), [(False, True, True), (True, True, False), (False, False, False)])
+def test_bfloat16_is_used_where_it_is_fast_and_safe(
+    amx: bool, bfloat16: bool, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a processor names AMX, a product in bfloat16 ended the process on a virtual machine."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
+    assert multiplies_bfloat16(CPU) is used
+    assert not multiplies_bfloat16(torch.device("meta"))

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hmlet.ranking import evaluation, metrics
 from hmlet.ranking.evaluation import Evaluation
-from hmlet.ranking.scoring import FactorScorer
 from hmlet.runs.evaluations import PER_USER
 from hmlet.runs.finished import FinishedRun
 
@@ -84,7 +83,7 @@ def test_what_does_not_fit_on_a_device_is_evaluated_on_the_cpu(
 
     monkeypatch.setattr("hmlet.runs.finished.evaluate_at", short_of_memory)
     found = run.evaluate(k=8, device="cpu:0")
-    assert tried == [Tensor, FactorScorer]
+    assert tried == [Tensor, type(run.scored[1])]
     assert "evaluated on the CPU" in caplog.text
     monkeypatch.undo()
     assert found.metrics == run.evaluate(k=8).metrics

@@ -3,32 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from served import BODIES, GIMP
 from starlette.testclient import TestClient
 
 from hmlet.serving import direct
-
-GIMP = {"users": ["gimp"], "k": 3}
-BODIES = [
-    GIMP,
-    {"users": ["gimp", "inkscape"], "k": 2.0, "deny": ["libc6"]},
-    {"users": ["gimp"] * 9, "k": 3},  # a large one, which is streamed
-    {"users": ["gimp"], "allow": ["libc6", "no such item"], "on_unknown": "skip"},
-    {"users": ["nobody"]},
-    {"users": ["nobody"], "on_unknown": "skip"},
-    {"users": ["gimp"] * 1000, "k": 1000},  # too large
-    {"items": ["libc6"], "k": 3},
-    {"items": ["no such item"]},
-    {"users": ["gimp"], "items": ["libc6"]},
-    {"users": ["gimp"], "k": 0},
-    {"users": ["gimp"], "k": "3"},
-    {"users": [True]},
-    {"users": []},
-    {"users": ["gimp"], "more": 1},
-    {},
-    [],
-    None,
-    "gimp",
-]
 
 
 @pytest.mark.parametrize("body", BODIES)

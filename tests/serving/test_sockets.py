@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from crowd import HEAD, Crowd, memory_mb, post
-from served import Server
+from served import Server, answer_of
 
 from hmlet.api import Run
 from hmlet.serving.lanes import LATE, MOST_QUEUED, TURN_SECONDS, Lag, Lane, Queue, is_whole_post, lane_of
@@ -44,30 +44,6 @@ def received(client: socket.socket) -> bytes:
             found += data
     except ConnectionResetError:
         pass
-    return found
-
-
-def answer_of(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head and the body of the next answer."""
-    found = b""
-    while b"\r\n\r\n" not in found:
-        found += client.recv(1 << 16)
-    head, _, body = found.partition(b"\r\n\r\n")
-    if b"transfer-encoding: chunked" in head.lower():
-        while not body.endswith(b"\r\n0\r\n\r\n"):
-            body += client.recv(1 << 20)
-        return head, unchunked(body)
-    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-    while len(body) < length:
-        body += client.recv(1 << 20)
-    return head, body
-
-
-def unchunked(body: bytes) -> bytes:
-    found = b""
-    while (size := int(body.partition(b"\r\n")[0], 16)) > 0:
-        start = body.index(b"\r\n") + 2
-        found, body = found + body[start : start + size], body[start + size + 2 :]
     return found
 
 

@@ -71,8 +71,17 @@ class Vocabulary:
 
     def ids_at(self, indices: Sequence[int]) -> list[Id]:
         """The external ids at some indices, much faster than one by one."""
-        found: list[Id] = _taken(self.ids, indices)
+        found: list[Id] = (
+            _taken(self.ids, indices)
+            if self._numbers is None
+            else self._numbers[np.asarray(indices, dtype=np.int64)].tolist()
+        )
         return found
+
+    @cached_property
+    def _numbers(self) -> npt.NDArray[np.int64] | None:
+        """The ids as an array, which is faster to take from, if they are integers."""
+        return self.ids.to_numpy() if pa.types.is_integer(self.ids.type) else None
 
     def names_at(self, indices: Sequence[int]) -> list[str | None] | None:
         """The readable names at some indices; None if the data set has no names."""

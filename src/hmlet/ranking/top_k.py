@@ -49,37 +49,47 @@ def top_k(
     if not 0 < k < 2**63:
         raise ConfigError(f"k = {k} is not the length of a list", f"use {option('k', 20)}, say")
     scorer = scorer_of(items)
-    n_items = scorer.n_items
-    k = min(k, n_items)
     scores_BI = scorer.rough(users, room)
     _exclude(scores_BI, seen, allowed_I)
-    candidates = _candidates(n_items, k)
+    return _ranked(users, scorer, scores_BI, min(k, scorer.n_items))
+
+
+def _ranked(users: Users, scorer: Scorer[Users], scores_BI: Tensor, k: int) -> Ranked:
+    """The k best items of each user by their exact scores. The rough ones are -inf where an item is excluded."""
+    candidates = min(scorer.n_items, scorer.candidates(k))
     items_BC = _largest(scores_BI, candidates)
     rough_BC = scores_BI.gather(1, items_BC)
     are_exact = scores_BI.dtype == torch.float64
     ranked = _decide(rough_BC if are_exact else scorer.exact(users, items_BC), rough_BC, items_BC, k)
-    if candidates == n_items:
+    if candidates == scorer.n_items:
         return ranked
-    least_B = rough_BC.amin(dim=1)
-    missed_B = least_B.double() + scorer.rounding(users) >= ranked.scores_BK[:, -1]
-    missed_B &= least_B > -torch.inf
-    every_1I = torch.arange(n_items, device=scorer.device)[None]
-    for row in missed_B.nonzero().flatten().tolist():
-        this = slice(row, row + 1)
-        exact_1I = scores_BI[this] if are_exact else scorer.exact(users[this], None)
-        exact = _decide(exact_1I, scores_BI[this], every_1I, k)
-        ranked.items_BK[row], ranked.scores_BK[row] = exact.items_BK[0], exact.scores_BK[0]
+    least_B = rough_BC.amin(dim=1).double()
+    error_B = scorer.rounding(users) + least_B.abs() * torch.finfo(scores_BI.dtype).eps  # the sum, and its last digit
+    certain_B = (least_B + error_B < ranked.scores_BK[:, -1]) | (least_B == -torch.inf)
+    if not certain_B.all():  # NaN, where a number is too large for the type, is not certain either
+        missed_M = (~certain_B).nonzero().flatten()
+        again = _ranked_closely(users[missed_M], scorer, scores_BI[missed_M] == -torch.inf, k)
+        ranked.items_BK[missed_M], ranked.scores_BK[missed_M] = again
     return ranked
+
+
+def _ranked_closely(users: Users, scorer: Scorer[Users], excluded_MI: Tensor, k: int) -> Ranked:
+    """The k best items of users whom the rough scores leave in doubt: by finer ones, or by exact scores of all."""
+    if (finer := scorer.finer) is not None:
+        return _ranked(users, finer, finer.rough(users, None).masked_fill_(excluded_MI, -torch.inf), k)
+    every_1I = torch.arange(scorer.n_items, device=scorer.device)[None]
+    rows = []
+    for row, excluded_I in enumerate(excluded_MI):
+        exact_1I = scorer.exact(users[row : row + 1], None)
+        rough_1I = exact_1I.masked_fill(excluded_I, -torch.inf)
+        rows.append(_decide(exact_1I, rough_1I, every_1I, k))
+    return Ranked(*(torch.cat(each) for each in zip(*rows, strict=True)))
 
 
 def candidate_bytes(n_items: int, depth: int, k: int) -> int:
     """What top_k holds at once for each user beside the scores: what each candidate's score is the sum of, such as its
-    factor, in float32 and float64."""
-    return 12 * _candidates(n_items, min(k, n_items)) * depth
-
-
-def _candidates(n_items: int, k: int) -> int:
-    return min(n_items, k + max(4, k // 4))
+    factor, in float32 and float64. With rough scores in bfloat16 there are more candidates, and scores take half."""
+    return 12 * min(n_items, k + max(4, k // 4)) * depth
 
 
 def allowed_items(n_items: int, allow: Indices | None = None, deny: Indices | None = None) -> Tensor | None:

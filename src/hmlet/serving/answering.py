@@ -13,7 +13,7 @@ from hmlet.data.interactions import Id
 from hmlet.serving import schemas
 from hmlet.serving.failures import Refusal
 from hmlet.serving.guard import Scope
-from hmlet.serving.replies import JsonObject, StreamedReply, listed, listed_reply, reply
+from hmlet.serving.replies import JsonObject, StreamedReply, listed, listed_content, listed_reply, origin, reply
 from hmlet.serving.service import Service
 from hmlet.serving.state import Filter, Lineup, Served
 
@@ -52,6 +52,10 @@ class Asked:
     def of_arm(self, arm: schemas.Arm) -> list[Id]:
         return [user for each, user in self.users if each == arm]
 
+    def count(self, service: Service) -> None:
+        for arm in self.among:
+            service.metrics.lists.labels(arm).inc(len(self.of_arm(arm)))
+
     def merged(self, answers: Mapping[schemas.Arm, Sequence[JsonObject]]) -> list[JsonObject]:
         """The lists of each arm's users in the order of the request, with the arm if there are two."""
         left = {arm: iter(lists) for arm, lists in answers.items()}
@@ -86,7 +90,7 @@ def add_answers(app: FastAPI, service: Service) -> None:
         """The items most like each of some items, by the cosine of their factors. The run of arm a answers."""
         served, warnings = service.current, _warnings(request)
         items, k = served.known("item", request.items, warnings), request.k
-        if _is_small(service, len(items), k, "items"):
+        if is_small(service, len(items), k, "items"):
             found = await service.compute(lambda: served.similar(items, k))
             return listed_reply("similar", found, warnings, served)
         size = max(1, BLOCK_PAIRS // k)
@@ -111,20 +115,24 @@ async def recommended(service: Service, request: schemas.Recommend, scope: Scope
     if isinstance(request, schemas.ForNewcomer):
         return await _for_newcomer(service, lineup, request)
     asked = Asked.of(lineup, request)
-    is_small = _is_small(service, len(asked.users), asked.k, "users")
-    for arm in asked.among:
-        service.metrics.lists.labels(arm).inc(len(asked.of_arm(arm)))
-    if is_small:
-        answers = await asyncio.gather(
-            *(
-                service.recommend(lineup.runs[arm], asked.of_arm(arm), asked.k, among)
-                for arm, among in asked.among.items()
-            )
-        )
-        lists = asked.merged(dict(zip(asked.among, answers, strict=True)))
-        return listed_reply("recommendations", lists, asked.warnings, *asked.served)
+    if is_small(service, len(asked.users), asked.k, "users"):
+        content = await few(service, asked)
+        return Response(content, media_type="application/json", headers=origin(*asked.served))
+    asked.count(service)
     blocks = listed("recommendations", asked.warnings, asked.blocks())
     return await _streamed(service, scope, blocks, *asked.served)
+
+
+async def few(service: Service, asked: Asked) -> bytes:
+    """The lists of a small call, as JSON."""
+    asked.count(service)
+    calls = [
+        service.recommend(asked.lineup.runs[arm], asked.of_arm(arm), asked.k, among)
+        for arm, among in asked.among.items()
+    ]
+    answers = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+    lists = asked.merged(dict(zip(asked.among, answers, strict=True)))
+    return listed_content("recommendations", lists, asked.warnings)
 
 
 async def _for_newcomer(service: Service, lineup: Lineup, request: schemas.ForNewcomer) -> Response:
@@ -149,7 +157,7 @@ def _warnings(request: schemas.Skipping) -> list[str] | None:
     return [] if request.on_unknown == "skip" else None
 
 
-def _is_small(service: Service, lists: int, k: int, what: str) -> bool:
+def is_small(service: Service, lists: int, k: int, what: str) -> bool:
     """Whether a call is answered at once. Refuses one that asks for too much."""
     most = service.settings.limits.pairs
     if lists * k > most:

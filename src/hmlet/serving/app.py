@@ -54,6 +54,11 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 
 def create_app(service: Service) -> App:
     """The whole service as one ASGI application."""
+    return Observe(create_guard(service), service.metrics)
+
+
+def create_guard(service: Service) -> Guard:
+    """The endpoints behind their door, without what counts and logs."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -81,7 +86,7 @@ def create_app(service: Service) -> App:
         _add_reload(app, service, service.settings.reload_root.resolve())
     add_static(app)
     explorer = add_explorer(app, service)
-    return Observe(Guard(Direct(app, service), service.settings, PUBLIC), service.metrics)
+    return Guard(Direct(app, service), service.settings, PUBLIC)
 
 
 class _Parsed(APIRoute):

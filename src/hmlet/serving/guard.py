@@ -48,14 +48,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         try:
-            headers = _headers(scope)
-            is_reading = scope["method"] in ("GET", "HEAD")
-            if not (is_reading and scope["path"] in PROBES):
-                self._check_host(headers)
-                self._check_token(scope, headers)
-            if not is_reading:
-                self._check_origin(headers)
-                _check_content_type(scope, headers)
+            headers = self.checked(scope)
             self._check_load(scope)
             body = await self._body(headers, receive)
             if body is None:
@@ -67,6 +60,18 @@ class Guard:
             await _refuse(error, receive, send)
             return
         await self._admit(scope, _replay(body, receive), send)
+
+    def checked(self, scope: Scope) -> dict[str, str]:
+        """The headers of a request that may enter; raises a Refusal for any other."""
+        headers = _headers(scope)
+        is_reading = scope["method"] in ("GET", "HEAD")
+        if not (is_reading and scope["path"] in PROBES):
+            self._check_host(headers)
+            self._check_token(scope, headers)
+        if not is_reading:
+            self._check_origin(headers)
+            _check_content_type(scope, headers)
+        return headers
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application compute the answer in a slot of its own."""

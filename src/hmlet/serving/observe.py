@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 import traceback
-import uuid
 from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -29,6 +28,7 @@ SECURITY_HEADERS = [
 ]
 QUEUED_LINES = 10_000  # log lines that wait to be written
 CLOSING_SECONDS = 1.0
+GATHERING_SECONDS = 0.05  # lines that come meanwhile are written together: waking a thread for each costs more than it
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -90,7 +90,7 @@ class Observe:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request, start, status = uuid.uuid4().hex[:16], time.perf_counter(), 0
+        request, start, status = new_request(), time.perf_counter(), 0
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -103,30 +103,53 @@ class Observe:
         with self.metrics.in_flight.track_inprogress():
             try:
                 await self.app(scope, receive, watched)
-            except asyncio.CancelledError:  # the service stops, and this request took longer than it waits for
-                LOGGER.warning("cut off", extra={"fields": {"request": request}})
+            except (Exception, asyncio.CancelledError) as error:
+                known = failure(error, request)
                 if not status:
-                    await _fail(watched, Refusal(503, "the service is stopping", "try again later"))
-            except Exception:
-                LOGGER.error("bug", extra={"fields": {"request": request, "traceback": traceback.format_exc()}})
-                if not status:
-                    await _fail(watched, BUG)
+                    await _fail(watched, known)
             finally:
-                self._record(scope, request, status, time.perf_counter() - start)
+                route = getattr(scope.get("route"), "path", "other")  # of a bounded number, unlike paths
+                asked = scope.get("client"), scope["method"][:20], scope["path"][:200]
+                record(self.metrics, route, request, *asked, status, time.perf_counter() - start)
 
-    def _record(self, scope: Scope, request: str, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "other")  # of a bounded number, unlike paths
-        self.metrics.requests.labels(route, status).inc()
-        self.metrics.seconds.labels(route).observe(seconds)
-        fields = {
-            "request": request,
-            "client": (scope.get("client") or [None])[0],
-            "method": scope["method"][:20],
-            "path": scope["path"][:200],  # without the query: what people look for is nobody's business
-            "status": status,
-            "ms": round(1000 * seconds, 2),
-        }
-        LOGGER.info("request", extra={"fields": fields})
+
+def new_request() -> str:
+    """An id for a request."""
+    return os.urandom(8).hex()
+
+
+def failure(error: BaseException, request: str) -> Refusal:
+    """What a client is told of an error that no request should cause; the log has the details."""
+    if isinstance(error, asyncio.CancelledError):  # the service stops, and this request took longer than it waits for
+        LOGGER.warning("cut off", extra={"fields": {"request": request}})
+        return Refusal(503, "the service is stopping", "try again later")
+    details = "".join(traceback.format_exception(error))
+    LOGGER.error("bug", extra={"fields": {"request": request, "traceback": details}})
+    return BUG
+
+
+def record(
+    metrics: Metrics,
+    route: str,
+    request: str,
+    client: tuple[str, int] | None,
+    method: str,
+    path: str,
+    status: int,
+    seconds: float,
+) -> None:
+    """Count and log an answer. The path is without the query: what people look for is nobody's business."""
+    metrics.requests.labels(route, status).inc()
+    metrics.seconds.labels(route).observe(seconds)
+    fields = {
+        "request": request,
+        "client": client[0] if client else None,
+        "method": method,
+        "path": path,
+        "status": status,
+        "ms": round(1000 * seconds, 2),
+    }
+    LOGGER.info("request", extra={"fields": fields})
 
 
 async def _fail(send: Send, error: Refusal) -> None:
@@ -159,11 +182,19 @@ class LogWriter(logging.Handler):
             self.dropped += 1
 
     def _write(self) -> None:
-        while (record := self._records.get()) is not None:
-            line = self.format(record).encode() + b"\n"
+        closing = False
+        while not closing:
+            records = [self._records.get()]
+            with suppress(queue.Empty):
+                while True:
+                    records.append(self._records.get_nowait())
+            closing = None in records
+            lines = b"".join(self.format(record).encode() + b"\n" for record in records if record is not None)
             with suppress(OSError):
-                while line:
-                    line = line[os.write(self._descriptor, line) :]
+                while lines:
+                    lines = lines[os.write(self._descriptor, lines) :]
+            if not closing:
+                time.sleep(GATHERING_SECONDS)
 
     def close(self) -> None:
         """Write what waits, but not for longer than a moment."""

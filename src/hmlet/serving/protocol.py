@@ -11,6 +11,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hmlet.serving import lanes
+from hmlet.serving.answering import Asked
+from hmlet.serving.express import Express
 from hmlet.serving.failures import Refusal, overloaded, shape
 from hmlet.serving.lanes import Lag, Lane, Queue, is_whole_post, lane_of
 from hmlet.serving.observe import SECURITY_HEADERS, Metrics
@@ -38,6 +40,7 @@ class ImpatientProtocol(H11Protocol):
     too_slow: bytes  # the answer to headers that took too long
     # Shared by all connections of one server:
     metrics: Metrics
+    express: Express
     lag: Lag
     queue: Queue
     busy: set[ImpatientProtocol]  # connections whose ordinary request has arrived and is being answered
@@ -52,6 +55,9 @@ class ImpatientProtocol(H11Protocol):
         self._held = False  # until the client has read the answer before
         self._queued = False
         self._bulk = False
+        self._answering: asyncio.Task[None] | None = None
+        self._early = bytearray()  # requests that came before the answer to the one before
+        self._stopping = False
         transport.set_write_buffer_limits(high=0)  # `pause_writing` and `resume_writing` then tell of every byte
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
@@ -71,6 +77,8 @@ class ImpatientProtocol(H11Protocol):
     def shutdown(self) -> None:
         if self._queued:
             self._answer_and_close(STOPPING)
+        elif self._answering is not None:
+            self._stopping = True
         else:
             super().shutdown()
 
@@ -83,9 +91,16 @@ class ImpatientProtocol(H11Protocol):
             if len(self.conn.trailing_data[0]) + len(data) > PIPELINED_BYTES:
                 self._abort()
                 return
-        if self._is_behind() and self._is_idle() and is_whole_post(data):
-            self._shed()
+        if self._answering is not None:
+            self._wait_behind_answer(data)
             return
+        if self._is_idle():
+            if self._is_behind() and is_whole_post(data):
+                self._shed()
+                return
+            if not self._bulk and (asked := self.express.taken(data)) is not None:
+                self._answer_directly(asked)
+                return
         super().data_received(data)
         self._tend()
 
@@ -142,6 +157,41 @@ class ImpatientProtocol(H11Protocol):
         super().on_response_complete()
         if self.flow.write_paused:  # the connection is not idle before the client has read the answer
             self._unset_keepalive_if_required()
+
+    # -- requests that need neither h11 nor the application ---------------------------------------------------------
+
+    def _answer_directly(self, asked: Asked) -> None:
+        self._stop()
+        self._unset_keepalive_if_required()
+        self.busy.add(self)
+        self._answering = self.loop.create_task(self._answer(asked))
+        self.tasks.add(self._answering)
+        self._answering.add_done_callback(self.tasks.discard)
+
+    async def _answer(self, asked: Asked) -> None:
+        answer = await self.express.answer(asked, self.client, self.server_state.default_headers)
+        self.busy.discard(self)
+        self.server_state.total_requests += 1
+        self._answering = None
+        if self.transport.is_closing():
+            return
+        self.transport.write(answer)
+        self._answer_by = None
+        if self._stopping:
+            self.transport.close()
+            return
+        if not self.flow.write_paused:
+            self._arm_keepalive()
+        if waiting := bytes(self._early):
+            self._early.clear()
+            self.data_received(waiting)
+
+    def _wait_behind_answer(self, data: bytes) -> None:
+        """Keep a further request until the answer before it is complete. Its client does not wait for answers."""
+        self._bulk = True
+        self._early += data
+        if len(self._early) > PIPELINED_BYTES:
+            self._abort()
 
     # -- an event loop that is behind -----------------------------------------------------------------------------
 
@@ -271,8 +321,8 @@ CROWDED = _answer(overloaded("too many connections are open"), CLOSE)
 STOPPING = _answer(Refusal(503, "the service is stopping", "try again later"), CLOSE)
 
 
-def impatient(limits: Limits, metrics: Metrics) -> type[Any]:
+def impatient(limits: Limits, metrics: Metrics, express: Express) -> type[Any]:
     """The protocol class with given limits: uvicorn takes a class and makes one object a connection."""
     slow = Refusal(408, f"the headers took longer than {limits.seconds:g} seconds", "send them at once")
-    shared = {"metrics": metrics, "lag": Lag(), "queue": Queue(), "busy": set(), "unread": Unread()}
+    shared = {"metrics": metrics, "express": express, "lag": Lag(), "queue": Queue(), "busy": set(), "unread": Unread()}
     return type("Protocol", (ImpatientProtocol,), {"limits": limits, "too_slow": _answer(slow, CLOSE), **shared})

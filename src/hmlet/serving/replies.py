@@ -69,12 +69,16 @@ class StreamedReply(StreamingResponse):
 
 def listed_reply(name: str, lists: Sequence[JsonObject], warnings: Sequence[str] | None, *served: Served) -> Response:
     """Scored lists, under a name beside the warnings if there can be any."""
-    content = b"".join(listed(name, warnings, iter([lists] if lists else [])))
-    return Response(content, media_type="application/json", headers=origin(*served))
+    return Response(listed_content(name, lists, warnings), media_type="application/json", headers=origin(*served))
+
+
+def listed_content(name: str, lists: Sequence[JsonObject], warnings: Sequence[str] | None) -> bytes:
+    """What `listed_reply` has, as JSON."""
+    return b"".join(listed(name, warnings, iter([lists] if lists else [])))
 
 
 def listed(name: str, warnings: Sequence[str] | None, blocks: Iterator[Sequence[JsonObject]]) -> Iterator[bytes]:
-    """What `listed_reply` has, as parts of JSON.
+    """What `listed_content` has, in parts.
 
     A block is computed when its part is asked for, and the end has a part of its own: nothing looks ahead.
     """

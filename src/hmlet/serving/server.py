@@ -17,8 +17,9 @@ import torch
 import uvicorn
 
 from hmlet.errors import ConfigError
-from hmlet.serving.app import create_app
-from hmlet.serving.observe import JsonLines, LogWriter
+from hmlet.serving.app import create_guard
+from hmlet.serving.express import Express
+from hmlet.serving.observe import JsonLines, LogWriter, Observe
 from hmlet.serving.protocol import impatient
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
@@ -53,11 +54,12 @@ def serve(
 
 
 def _server(service: Service, settings: Settings, listening: Callable[[str], None]) -> _Server:
+    guard = create_guard(service)
     config = uvicorn.Config(
-        create_app(service),
+        Observe(guard, service.metrics),
         host=settings.host,
         port=settings.port,
-        http=impatient(settings.limits, service.metrics),
+        http=impatient(settings.limits, service.metrics, Express(service, guard)),
         ws="none",
         log_config=None,
         access_log=False,
@@ -105,7 +107,9 @@ def _allow_many_connections() -> None:
 
 
 def _log_to(handler: logging.Handler) -> None:
-    """Log our own structured lines and uvicorn's, and nothing else."""
+    """Log our own structured lines and uvicorn's, and nothing else; not from where in the code, which takes time."""
+    logging._srcfile = None  # as "Optimization" in Python's "Logging HOWTO" says
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in ("hmlet.serving", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

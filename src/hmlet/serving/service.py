@@ -22,6 +22,7 @@ from hmlet.serving.state import EVERYTHING, Filter, Lineup, Served, Shelf
 from hmlet.system.spelling import option
 
 T = TypeVar("T")
+GATHERING_SECONDS = 0.001  # that a group waits for others: ranking two groups takes longer than ranking them as one
 RANKED_TOGETHER = 32  # small requests in one group: beyond it the answers come later, and no sooner
 
 
@@ -45,6 +46,8 @@ class Service:
         self.metrics = Metrics()
         self._waiting: dict[Question, list[tuple[Sequence[Id], asyncio.Future[list[Recommendation]]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._last_group = 0  # requests that were ranked together last
+        self._awaited: tuple[Question, asyncio.Future[None]] | None = None  # a group that waits for as many
         self._large_calls = 0  # that wait for their answer, or for the first block of it
         self._rest_until = 0.0  # of the thread for large requests
         self._reload_waits = False
@@ -138,11 +141,14 @@ class Service:
         waiting.append((users, answer))
         if len(waiting) == 1:
             self._keep(self._rank(question))
+        elif self._awaited and self._awaited[0] == question and len(waiting) >= self._last_group:
+            _settle(self._awaited[1])
         return await self._in_time(answer, self.settings.limits.seconds)
 
     async def _rank(self, question: Question) -> None:
         """Answer those who ask the same. Who comes while the thread is busy joins the next group."""
         async with self._turn:
+            await self._gather(question)
             waiting = self._waiting.pop(question)
             waiting = [each for each in waiting if not each[1].done()]  # others have waited too long
             group, rest = waiting[:RANKED_TOGETHER], waiting[RANKED_TOGETHER:]
@@ -151,6 +157,7 @@ class Service:
                 self._keep(self._rank(question))
             if not group:
                 return
+            self._last_group = len(group)
             everyone = [user for users, _ in group for user in users]
             loop = asyncio.get_running_loop()
             outcome = await asyncio.gather(
@@ -166,6 +173,17 @@ class Service:
                 mine = list(islice(ranked, len(users)))
                 if not answer.done():
                     answer.set_result(mine)
+
+    async def _gather(self, question: Question) -> None:
+        """Wait a moment, until as many ask as did last time: clients that were answered together come together."""
+        if len(self._waiting[question]) < self._last_group:
+            loop = asyncio.get_running_loop()
+            enough = loop.create_future()
+            clock = loop.call_later(GATHERING_SECONDS, _settle, enough)
+            self._awaited = question, enough
+            await enough
+            clock.cancel()
+            self._awaited = None
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task; the loop itself would not keep it alive."""
@@ -223,3 +241,8 @@ class Service:
     def close(self) -> None:
         for pool in self._threads:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
