@@ -18,6 +18,7 @@ from hmlet.errors import OutOfMemory
 from hmlet.graph.kernels import build_operator, plan_operator, stream
 from hmlet.models import MODELS
 from hmlet.ranking import evaluation
+from hmlet.ranking.scoring import repeated_kind
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
@@ -106,7 +107,8 @@ def test_each_thread_ranks_a_block_of_its_own(small_blocks: None) -> None:
     torch.set_num_threads(3)
     users = evaluation.block_size(1000, 48, 20, "cpu")
     assert users > 60
-    block = users * (4 * 1000 + candidate_bytes(1000, 48, 20))
+    kind = repeated_kind(torch.device("cpu"))
+    block = users * (kind.score_bytes * 1000 + candidate_bytes(1000, 48, 20, kind))
     assert memory_plan(chosen, many).ranking == alone + 2 * block
     assert memory_plan(chosen, few).ranking == alone_of_few
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -80,7 +80,10 @@ class Scorer(ABC, Generic[Users]):
     def rounding(self, users: Users) -> Tensor:
         """A bound on the error of each user's rough scores, in float64: B."""
 
-    def candidates(self, k: int) -> int:
+    score_bytes: ClassVar[int] = 4  # of a rough score
+
+    @staticmethod
+    def candidates(k: int) -> int:
         """How many of the best rough scores to compute exactly for a list of k, so that few lists are in doubt."""
         return k + max(4, k // 4)
 
@@ -146,6 +149,8 @@ class BriefScorer(FactorScorer):
     Rounding adds a short vector to a factor, and the Cauchy-Schwarz inequality bounds what that does to a score.
     """
 
+    score_bytes = 2
+
     def __init__(self, items_IF: Tensor) -> None:
         super().__init__(items_IF)
         self.brief_IF = items_IF.bfloat16()
@@ -161,7 +166,8 @@ class BriefScorer(FactorScorer):
     def finer(self) -> FactorScorer:
         return FactorScorer(self.items_IF)
 
-    def candidates(self, k: int) -> int:
+    @staticmethod
+    def candidates(k: int) -> int:
         return k + max(16, k // 2)
 
     def rough(self, users: Tensor, room: Tensor | None) -> Tensor:
@@ -173,7 +179,13 @@ class BriefScorer(FactorScorer):
 
 def repeated_scorer(items_IF: Tensor) -> FactorScorer:
     """The fastest scorer for factors that are ranked again and again."""
-    return BriefScorer(items_IF) if multiplies_bfloat16(items_IF.device) else FactorScorer(items_IF, repeatedly=True)
+    kind = repeated_kind(items_IF.device)
+    return kind(items_IF) if kind is BriefScorer else kind(items_IF, repeatedly=True)
+
+
+def repeated_kind(device: torch.device) -> type[FactorScorer]:
+    """What `repeated_scorer` makes of factors on a device."""
+    return BriefScorer if multiplies_bfloat16(device) else FactorScorer
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

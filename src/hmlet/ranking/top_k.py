@@ -8,7 +8,7 @@ Legend: B users ranked together, I items, F factor size, K results, C candidates
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -86,10 +86,10 @@ def _ranked_closely(users: Users, scorer: Scorer[Users], excluded_MI: Tensor, k:
     return Ranked(*(torch.cat(each) for each in zip(*rows, strict=True)))
 
 
-def candidate_bytes(n_items: int, depth: int, k: int) -> int:
+def candidate_bytes(n_items: int, depth: int, k: int, kind: type[Scorer[Any]] = Scorer) -> int:
     """What top_k holds at once for each user beside the scores: what each candidate's score is the sum of, such as its
-    factor, in float32 and float64. With rough scores in bfloat16 there are more candidates, and scores take half."""
-    return 12 * min(n_items, k + max(4, k // 4)) * depth
+    factor, in float32 and float64. A kind of scorer says how many candidates there are."""
+    return 12 * min(n_items, kind.candidates(k)) * depth
 
 
 def allowed_items(n_items: int, allow: Indices | None = None, deny: Indices | None = None) -> Tensor | None:

@@ -28,6 +28,7 @@ from hmlet.losses import build_loss
 from hmlet.models import NOISE_FREE, Model, ModelConfig, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
+from hmlet.ranking.scoring import BriefScorer, repeated_kind
 from hmlet.ranking.top_k import candidate_bytes
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
@@ -165,10 +166,11 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
         kept = ledger.live
         own_NF = layers.factors().float()
         items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
-        _prepared = items_IF.T.contiguous() if device == "cpu" else None  # as FactorScorer has it
+        kind = repeated_kind(torch.device(device))
+        _prepared = kind(items_IF) if kind is BriefScorer else items_IF.T.contiguous() if device == "cpu" else None
     size = block_size(sizes.items, items_IF.shape[1], k, device)
     ranked = min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks)
-    block = ranked * (4 * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k))
+    block = ranked * (kind.score_bytes * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k, kind))
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
 
