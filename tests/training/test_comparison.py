@@ -15,6 +15,7 @@ import hmlet
 from hmlet.api import alternatives
 from hmlet.cli import main
 from hmlet.config import Recipe, Shape, resolution, resolve
+from hmlet.config.fitting import POPULAR
 from hmlet.data import Dataset
 from hmlet.errors import RunError
 from hmlet.ranking.evaluation import Evaluation
@@ -53,12 +54,13 @@ def losses(model: str, *overrides: str, preset: str = "hmlet", dataset: str | No
     shape = Shape(100, 80, 2000)
     found = resolution.alternatives(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
     assert found[0] == resolve(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
-    return [each.train.loss for each in found]
+    return [each.objective for each in found]
 
 
 def test_the_rule_leaves_the_loss_of_lightgcn_and_hmlet_to_validation() -> None:
-    assert losses("lightgcn") == losses("hmlet-end") == ["bpr", "multinomial"]
-    assert losses("hmlet-end", "model.layers=2", preset="fitted", dataset="debian") == ["bpr", "multinomial"]
+    three = ["bpr", "multinomial", "multinomial with popularity"]
+    assert losses("lightgcn") == losses("hmlet-end") == three
+    assert losses("hmlet-end", "model.layers=2", preset="fitted", dataset="debian") == three
 
 
 def test_a_baseline_keeps_its_loss() -> None:
@@ -77,9 +79,11 @@ def test_a_searched_recipe_is_not_compared() -> None:
 
 
 def test_each_loss_has_its_own_settings() -> None:
-    bpr, multinomial = resolution.alternatives("lightgcn", shape=Shape(100, 80, 2000), device="cpu")
+    bpr, multinomial, popular = resolution.alternatives("lightgcn", shape=Shape(100, 80, 2000), device="cpu")
     assert (bpr.train.edge_dropout, multinomial.train.edge_dropout) == (0.4, 0.0)
     assert multinomial.train.batch_size == 100
+    assert (multinomial.popularity_weight, popular.popularity_weight) == (0.0, POPULAR)
+    assert popular == multinomial.changed([f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}"])
 
 
 # -- how ----------------------------------------------------------------------------------------------------------
@@ -267,8 +271,8 @@ def test_a_budget_counts_the_comparison(
 def test_the_command_compares(data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data.save(tmp_path / "data")
     assert main(["train", str(tmp_path / "data"), "--print-config"]) == 0
-    assert "losses bpr and multinomial" in capsys.readouterr().err
+    assert "losses bpr, multinomial and multinomial with popularity" in capsys.readouterr().err
     recipes = alternatives("hmlet-end", tmp_path / "data")
     run = hmlet.fit(tmp_path / "data", "hmlet-end", tmp_path / "run")
-    assert run.record.compared.keys() == {"bpr", "multinomial"}
+    assert run.record.compared.keys() == {"bpr", "multinomial", "multinomial with popularity"}
     assert run.recipe in recipes

@@ -115,7 +115,9 @@ def train(
         else:
             print_line(recipes[0].to_toml().rstrip())
         if len(recipes) > 1:
-            losses = " and ".join(each.train.loss for each in recipes)
+            from hmlet.system.spelling import enumerated
+
+            losses = enumerated([each.objective for each in recipes])
             note(f"training first compares the losses {losses} on validation, each with its own settings")
         return
     if out is None:

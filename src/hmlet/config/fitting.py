@@ -36,6 +36,9 @@ RESTING_SHARE = 8  # gates rest for this fraction of the epochs
 NARROW_GATE = [64, 32]
 # Losses that compare a user with many items at once. The more items there are, the lower the best temperature is.
 TEMPERATURE, TEMPERATURE_FALLS, LOWEST, HIGHEST = 2.2, -0.32, 0.07, 0.28
+POPULAR = (
+    0.12  # their temperature, and the weight of popularity, where popularity counts; the number of items matters little
+)
 PAIRS, PAIR_STEPS = 8192, 2000  # of a batch, and how often one is drawn
 NEGATIVES = {"cuda": 0, "cpu": 1000}  # items that a batch of pairs is compared with; 0: all
 EVERYONE_STEPS, SOME_STEPS = {"cuda": 150, "cpu": 80}, 300  # with every user in each step, and with fewer
@@ -88,6 +91,13 @@ def fitted(config: type[ModelConfig], shape: Shape, device: str, loss: str = "bp
     negatives = 0 if LOSSES[loss].counts_users else NEGATIVES[device]
     train |= {"draw": "interaction", "edge_dropout": 0.0, "l2": 0.0}
     return {"model": model, "train": train, "loss": {"temperature": round(temperature, 2), "negatives": negatives}}
+
+
+def variants(loss: str) -> list[list[str]]:
+    """The settings of a loss that validation chooses from: none but the rule's, and for some losses popularity."""
+    if not LOSSES[loss].tempered:
+        return [[]]
+    return [[], [f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}"]]
 
 
 def _schedule(loss: str, shape: Shape, device: str, size: int) -> tuple[int, int, int]:

@@ -49,6 +49,11 @@ class Recipe(Section):
         """π, by which the logarithm of an item's popularity is added to its scores; the loss says that too."""
         return 0.0 if self.model.solved else self.loss.adds_popularity
 
+    @property
+    def objective(self) -> str:
+        """What the model is trained by, in words: its loss, and whether popularity adds to scores."""
+        return f"{self.train.loss} with popularity" if self.popularity_weight else self.train.loss
+
     def as_json(self) -> dict[str, object]:
         """Every value in JSON's types; a section without keys is left out."""
         values = self.model_dump(mode="json", exclude_none=True)

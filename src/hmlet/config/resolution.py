@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, Unpack, get_args
 
-from hmlet.config.fitting import Shape, fitted
+from hmlet.config.fitting import Shape, fitted, variants
 from hmlet.config.recipe import SECTIONS, Recipe, validated
 from hmlet.config.settings import Settings, as_tables
 from hmlet.config.toml import Table, merge, parse_overrides, parse_toml
@@ -78,20 +78,22 @@ def alternatives(
     device: str | None = None,
     **settings: Unpack[Settings],
 ) -> list[Recipe]:
-    """The recipes that a training compares on validation before it takes one: `resolve`'s, and where the default rule
-    has all of [train] and [loss] to say, one for each other loss that may suit the model better."""
+    """The recipes that a training compares on validation before it takes one.
+
+    The first is `resolve`'s. Others follow where the default rule has all of [train] and [loss] to say: every loss that
+    may suit the model better, with and without popularity.
+    """
     first = resolve(model, preset, config, overrides, seed, dataset, shape, device, **settings)
     named = MODELS[model].Config
     tables = (parse_overrides(overrides, SECTIONS), as_tables(settings, model, first.train.loss))
     set_here = {name for table in tables for name in table} & {"train", "loss"}
     if config is not None or set_here or not _ruled(named, preset, dataset, shape, device):
         return [first]
-    others = [loss for loss in named.compared_losses if loss != first.train.loss]
-    more = [
-        resolve(model, preset, None, [*overrides, f"train.loss={loss}"], seed, dataset, shape, device, **settings)
-        for loss in others
+    chosen = [[f"train.loss={loss}", *variant] for loss in named.compared_losses for variant in variants(loss)]
+    found = [
+        resolve(model, preset, None, [*overrides, *each], seed, dataset, shape, device, **settings) for each in chosen
     ]
-    return [first, *more]
+    return [first, *(each for each in found if each != first)]
 
 
 def _preset(

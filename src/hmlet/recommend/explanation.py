@@ -11,7 +11,6 @@ An item-item model has one layer, and its items' parts are weights that add up t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -21,6 +20,7 @@ from hmlet.data.interactions import Id
 from hmlet.recommend.foldin import FoldIn
 from hmlet.recommend.histories import HistoryFold
 from hmlet.recommend.naming import NamedItem, named_item
+from hmlet.system.spelling import enumerated
 
 MOST_NAMED = 3  # items that the sentence names
 
@@ -160,7 +160,7 @@ def _reason(parts: Parts, sign: int) -> str:
     if not speaking:
         return f", although none of the user's items speaks {side} it"
     named = speaking[:MOST_NAMED]
-    listed = _joined([f"{_readable(each)} ({each['contribution']:+.3g})" for each in named])
+    listed = enumerated([f"{_readable(each)} ({each['contribution']:+.3g})" for each in named])
     verb = "speaks" if len(named) == 1 else "speak"
     if len(speaking) > len(named):
         verb += " most"
@@ -177,15 +177,10 @@ def _reason(parts: Parts, sign: int) -> str:
         rest.append("the user's own embedding")
     if parts["from_popularity"]:
         rest.append("how popular the item is")
-    return f"{words}, {amount}" + (f", {balance} {_joined(rest)}" if rest else "")
+    return f"{words}, {amount}" + (f", {balance} {enumerated(rest)}" if rest else "")
 
 
 def _readable(each: NamedItem) -> str:
     """What a person calls an item: its id, or its name if the id is only a number."""
     name = each.get("name")
     return name if isinstance(each["item"], int) and name else str(each["item"])
-
-
-def _joined(words: Sequence[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

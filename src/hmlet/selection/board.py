@@ -196,7 +196,7 @@ def rank(entries: Mapping[str, Entry], kinds: Mapping[str, str], notes: Mapping[
                 p=t_test(values, others) if at else None,
                 run=entry.run.directory.path,
                 note=_shortening(entry),
-                loss=None if recipe.model.solved else recipe.train.loss,
+                loss=None if recipe.model.solved else recipe.objective,
             )
         )
     return (*rows, *(Row(name, kinds[name], note=note) for name, note in notes.items()))

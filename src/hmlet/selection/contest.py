@@ -184,8 +184,8 @@ class _Contest:
             fit(self.data, recipes, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
         run = FinishedRun.open(path)
         valid, test = (run.evaluate(part, k=K) for part in ("valid", "test"))
-        wanted = {recipe.train.loss: recipe.train.epochs for recipe in each.recipes}
-        self.entries[each.name] = Entry(run, valid, test, wanted.get(run.recipe.train.loss, 0))
+        wanted = {recipe.objective: recipe.train.epochs for recipe in each.recipes}
+        self.entries[each.name] = Entry(run, valid, test, wanted.get(run.recipe.objective, 0))
 
     def _no_time_for(self, each: Contestant) -> str | None:
         """Why a model is not started, if so."""

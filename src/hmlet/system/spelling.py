@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 # Arguments and functions whose options and commands have other names.
@@ -59,3 +59,8 @@ def call(function: str, **settings: object) -> str:
     if _in_shell:
         return f"`{' '.join(['hmlet', COMMANDS.get(function, function), '…', *words])}`"
     return f"`hmlet.{function}({', '.join(['…', *words])})`"
+
+
+def enumerated(words: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

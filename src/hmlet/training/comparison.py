@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from operator import itemgetter, mul
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +75,7 @@ def compare(
     ]
     best = max(found, key=lambda each: each.ndcg)
     equal = [(whole, each) for whole, each in zip(seconds, found, strict=True) if _as_good(each, best)]
-    chosen = min(equal, key=itemgetter(0))[1]
+    chosen = min(equal, key=lambda each: (each[0], -each[1].ndcg))[1]
     return sorted(found, key=lambda each: (each is not chosen, -each.ndcg))
 
 

@@ -21,7 +21,7 @@ from hmlet.runs.locking import locked
 from hmlet.runs.record import RECORD, RefittedFrom, RunRecord, UpdatedFrom, Versions
 from hmlet.system.allocation import give_back_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.system.spelling import call, option, override
+from hmlet.system.spelling import call, enumerated, option, override
 from hmlet.system.stopping import StopRequest
 from hmlet.system.units import duration, readable
 from hmlet.training.ahead import Ahead
@@ -205,19 +205,19 @@ def _best(
     """The only recipe, or the one that short trainings by several speak for, with what these gave by loss."""
     if len(recipes) == 1:
         return recipes[0], None
-    losses = " and ".join(each.train.loss for each in recipes)
+    losses = enumerated([each.objective for each in recipes])
     tell(f"comparing the losses {losses} on the validation part, by short trainings")
 
     def told(comparing: float, training: float) -> None:
-        first = recipes[0].train.loss
+        first = recipes[0].objective
         tell(f"the comparison takes about {duration(comparing)}, training with {first} another {duration(training)}")
 
     compared = compare(data, recipes, parts, device, ranks, told)
-    worths = {each.recipe.train.loss: each.ndcg for each in compared}
+    worths = {each.recipe.objective: each.ndcg for each in compared}
     chosen = compared[0]
     why = "" if chosen.ndcg == max(worths.values()) else ", which trains faster; the difference may be chance"
     reached = ", ".join(f"{loss} {ndcg:.4f}" for loss, ndcg in worths.items())
-    tell(f"NDCG@20: {reached}; going on with {chosen.recipe.train.loss}{why}")
+    tell(f"NDCG@20: {reached}; going on with {chosen.recipe.objective}{why}")
     return chosen.recipe, worths
 
 
