@@ -116,7 +116,8 @@ async def at_rate(port: int, rate: float, seconds: float, users: list[Any], k: i
     await complete
     for connection in idle:
         connection.transport.close()
-    by_status = {status: np.array([ms for each, ms in results if each == status]) for status, _ in results}
+    statuses = {status for status, _ in results}
+    by_status = {status: np.array([ms for each, ms in results if each == status]) for status in statuses}
     table = {
         str(status): {"count": len(ms), **{f"p{q}_ms": round(float(np.percentile(ms, q)), 2) for q in (50, 99, 100)}}
         for status, ms in by_status.items()
