@@ -195,6 +195,15 @@ def test_a_learned_temperature_has_no_schedule() -> None:
         resolve("lightgcn", overrides=["train.loss=softmax", *moving])
 
 
+@pytest.mark.parametrize("more", [[], ["loss.temperature=0.3", "loss.temperature_end=0.1"]])
+def test_popularity_may_outweigh_the_temperature_only_so_far(more: list[str]) -> None:
+    """Beyond that, an item's count overflows, and a training would end with a loss that is not finite."""
+    settings = ["train.loss=softmax", *more]
+    resolve("lightgcn", overrides=[*settings, "loss.popularity_weight=0.39"])
+    with pytest.raises(ConfigError, match="popularity_weight is more than 4 times the temperature"):
+        resolve("lightgcn", overrides=[*settings, "loss.popularity_weight=0.41"])
+
+
 def test_its_floor_has_the_matrix_products() -> None:
     """Three products of 10 users with 40 items in 8 columns; BSL has half as many users with two items each."""
     for loss, users in (("softmax", 10), ("bsl", 5)):

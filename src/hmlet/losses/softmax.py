@@ -37,6 +37,7 @@ from hmlet.losses.base import Batch, Loss, LossConfig, Terms
 from hmlet.losses.sampling import Draw, Pairs, PairSampler, eligible_users
 from hmlet.system.ranks import Ranks
 
+STEEPEST = 4.0  # π / τ: beyond it, (1 + d)^(π / τ) leaves the range of floats for items that everyone has
 LEAST, MOST = 0.025, 10.0  # temperatures: below the least, exponentials of cosines leave the range of floats
 Temperature = Annotated[float, Field(ge=LEAST, le=MOST)]
 
@@ -61,6 +62,9 @@ class SoftmaxConfig(LossConfig):
     def _one_way_to_move(self) -> SoftmaxConfig:
         if self.temperature_learned and self.temperature_end is not None:
             raise ValueError("a learned temperature has no schedule; leave temperature_end or temperature_learned out")
+        least = min(self.temperature, self.temperature_end or MOST)
+        if self.popularity_weight > STEEPEST * least:
+            raise ValueError(f"popularity_weight is more than {STEEPEST:g} times the temperature; lower it")
         return self
 
     @property
