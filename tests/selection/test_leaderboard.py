@@ -92,7 +92,7 @@ def test_a_model_is_trained_as_fit_does(board: Leaderboard, tmp_path: Path) -> N
     """The losses are compared, and the recipe and every factor are those of the call without settings."""
     row = by_name(board)["lightgcn"]
     run, alone = Run.open(row.run), hmlet.fit(board.out / "data", "lightgcn", tmp_path / "run", device="cpu")
-    assert run.record.compared.keys() == {"bpr", "multinomial", "multinomial with popularity"}
+    assert run.record.compared.keys() == {"bpr", "multinomial", "popularity-aware multinomial"}
     assert run.record.compared == alone.record.compared
     assert (run.recipe, row.loss) == (alone.recipe, alone.recipe.train.loss)
     for mine, theirs in zip(run.factors, alone.factors, strict=True):

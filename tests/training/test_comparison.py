@@ -58,7 +58,7 @@ def losses(model: str, *overrides: str, preset: str = "hmlet", dataset: str | No
 
 
 def test_the_rule_leaves_the_loss_of_lightgcn_and_hmlet_to_validation() -> None:
-    three = ["bpr", "multinomial", "multinomial with popularity"]
+    three = ["bpr", "multinomial", "popularity-aware multinomial"]
     assert losses("lightgcn") == losses("hmlet-end") == three
     assert losses("hmlet-end", "model.layers=2", preset="fitted", dataset="debian") == three
 
@@ -271,8 +271,8 @@ def test_a_budget_counts_the_comparison(
 def test_the_command_compares(data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data.save(tmp_path / "data")
     assert main(["train", str(tmp_path / "data"), "--print-config"]) == 0
-    assert "losses bpr, multinomial and multinomial with popularity" in capsys.readouterr().err
+    assert "losses bpr, multinomial, popularity-aware multinomial on validation" in capsys.readouterr().err
     recipes = alternatives("hmlet-end", tmp_path / "data")
     run = hmlet.fit(tmp_path / "data", "hmlet-end", tmp_path / "run")
-    assert run.record.compared.keys() == {"bpr", "multinomial", "multinomial with popularity"}
+    assert run.record.compared.keys() == {"bpr", "multinomial", "popularity-aware multinomial"}
     assert run.recipe in recipes

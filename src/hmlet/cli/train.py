@@ -115,9 +115,7 @@ def train(
         else:
             print_line(recipes[0].to_toml().rstrip())
         if len(recipes) > 1:
-            from hmlet.system.spelling import enumerated
-
-            losses = enumerated([each.objective for each in recipes])
+            losses = ", ".join(each.objective for each in recipes)
             note(f"training first compares the losses {losses} on validation, each with its own settings")
         return
     if out is None:

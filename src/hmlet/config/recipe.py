@@ -52,7 +52,7 @@ class Recipe(Section):
     @property
     def objective(self) -> str:
         """What the model is trained by, in words: its loss, and whether popularity adds to scores."""
-        return f"{self.train.loss} with popularity" if self.popularity_weight else self.train.loss
+        return f"popularity-aware {self.train.loss}" if self.popularity_weight else self.train.loss
 
     def as_json(self) -> dict[str, object]:
         """Every value in JSON's types; a section without keys is left out."""
