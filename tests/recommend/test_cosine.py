@@ -138,3 +138,8 @@ def test_a_layers_part_is_its_share_of_the_joined_length(tmp_path: Path) -> None
     item = run.factors[1][0].double()
     expected = [float(layer / len(layers) / length @ item) for layer in layers]
     assert [each["contribution"] for each in run.explain("u5", "i0")["layers"]] == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_popularity_nothing_is_read_or_held_twice(run: Run) -> None:
+    assert run.directions[0] is run.factors[0]
+    assert run.directions[1] is run.factors[1]

@@ -114,7 +114,7 @@ def read_choices(run: RunDirectory, data: Dataset, n_nodes: int) -> Choices:
 
 def study(run: RunDirectory, choices: Choices, graph: Graph, central: Centralities | None) -> Analysis:
     """The analysis of one run."""
-    cosine = neighbour_cosine(graph, edge_cosine(graph, *run.directions()))
+    cosine = neighbour_cosine(graph, edge_cosine(graph, *run.directions(run.factors())))
     measures: dict[str, gates.Values] = {"degree": graph.degree}
     if central is not None:
         measures |= {"pagerank": central.pagerank, "betweenness": central.betweenness, "closeness": central.closeness}

@@ -36,9 +36,7 @@ RESTING_SHARE = 8  # gates rest for this fraction of the epochs
 NARROW_GATE = [64, 32]
 # Losses that compare a user with many items at once. The more items there are, the lower the best temperature is.
 TEMPERATURE, TEMPERATURE_FALLS, LOWEST, HIGHEST = 2.2, -0.32, 0.07, 0.28
-POPULAR = (
-    0.12  # their temperature, and the weight of popularity, where popularity counts; the number of items matters little
-)
+POPULAR = 0.12  # their temperature and the weight of popularity, for data on which popularity counts
 PAIRS, PAIR_STEPS = 8192, 2000  # of a batch, and how often one is drawn
 NEGATIVES = {"cuda": 0, "cpu": 1000}  # items that a batch of pairs is compared with; 0: all
 EVERYONE_STEPS, SOME_STEPS = {"cuda": 150, "cpu": 80}, 300  # with every user in each step, and with fewer

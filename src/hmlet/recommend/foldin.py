@@ -284,7 +284,7 @@ def _twin(model: Model, embedding_BD: Tensor) -> Model:
 def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
     """Every stored layer; the factors are the only layer of a model that has no more."""
     if recipe.model.depth == 0:
-        return [torch.cat(directory.directions())]
+        return [torch.cat(directory.directions(directory.factors()))]
     stored = directory.layers()
     if stored is None:
         raise ConfigError(f"{directory.path} has no layers.safetensors", "train it with train.save_layers = true")

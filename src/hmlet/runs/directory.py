@@ -339,11 +339,11 @@ class RunDirectory:
         files.require(tensors, {"users": Shape((n_users, width)), "items": Shape((n_items, width))}, self.origin(name))
         return tensors["users"], tensors["items"]
 
-    def directions(self) -> tuple[Tensor, Tensor]:
-        """The factors without what popularity adds to scores: what says how alike two users or two items are."""
-        users_UF, items_IF = self.factors()
+    def directions(self, factors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The run's factors without what popularity adds to scores: they say how alike two users or two items are."""
         if not self.recipe().popularity_weight:
-            return users_UF, items_IF
+            return factors
+        users_UF, items_IF = factors
         return users_UF[:, :-1].contiguous(), items_IF[:, :-1].contiguous()
 
     def item_weights(self) -> ItemWeights | None:

@@ -74,7 +74,7 @@ class FinishedRun:
     @cached_property
     def directions(self) -> tuple[Tensor, Tensor]:
         """The factors without what popularity adds to scores."""
-        return self.directory.directions()
+        return self.directory.directions(self.factors)
 
     @cached_property
     def scored(self) -> Scored:
