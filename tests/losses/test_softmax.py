@@ -69,9 +69,10 @@ def loss_of(name: str, settings: dict[str, Any]) -> Loss[Pairs]:
     return cast("Loss[Pairs]", loss)
 
 
-def ours(loss: Loss[Pairs], layers_ND: list[Tensor], drawn: Pairs) -> Tensor:
+def ours(loss: Loss[Pairs], layers_ND: list[Tensor], drawn: Pairs, added_I: Tensor | None = None) -> Tensor:
     config: Any = loss.config
-    added_I = config.popularity_weight * LOG_COUNTS if config.popularity_weight else None
+    if config.popularity_weight and added_I is None:
+        added_I = config.popularity_weight * LOG_COUNTS
     layers = Layers(layers_ND, layers_ND[0], similarity=config.similarity, popularity_I=added_I)
     return loss(layers, drawn, N_USERS, ALONE).value
 
@@ -122,13 +123,19 @@ def test_a_loss_is_its_formula(name: str, settings: dict[str, Any], sampled: boo
 def test_gradients_equal_finite_differences(
     name: str, settings: dict[str, Any], sampled: bool, small_blocks: None
 ) -> None:
-    """Of every layer and of a learned temperature. β has no gradient, so softmax@k is compared where β is constant."""
+    """Of every layer, of a learned temperature and of what popularity adds.
+
+    β has no gradient, so softmax@k is compared where β is constant.
+    """
     loss, drawn = loss_of(name, settings), batch(name, sampled)
+    weight = settings.get("popularity_weight")
     layers = [table.requires_grad_() for table in tables()]
+    if weight:
+        layers.append((weight * LOG_COUNTS).requires_grad_())
     parameters = list(loss.parameters())
 
     def value(*inputs: Tensor) -> Tensor:
-        return ours(loss, list(inputs[:2]), drawn)
+        return ours(loss, list(inputs[:2]), drawn, inputs[2] if weight else None)
 
     if name != "softmax@k":
         assert torch.autograd.gradcheck(value, (*layers, *parameters))
@@ -193,6 +200,11 @@ def test_a_learned_temperature_has_no_schedule() -> None:
     moving = ["loss.temperature_learned=true", "loss.temperature_end=0.2"]
     with pytest.raises(ConfigError, match="a learned temperature has no schedule"):
         resolve("lightgcn", overrides=["train.loss=softmax", *moving])
+
+
+def test_learned_popularity_starts_from_a_weight() -> None:
+    with pytest.raises(ConfigError, match="popularity_learned starts from a popularity_weight above 0"):
+        resolve("lightgcn", overrides=["train.loss=softmax", "loss.popularity_learned=true"])
 
 
 @pytest.mark.parametrize("more", [[], ["loss.temperature=0.3", "loss.temperature_end=0.1"]])

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import ranked
 import torch
 from finished import finished
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from hmlet.api import Run
+from hmlet.models.base import learned_popularity
+from hmlet.runs.loading import load_model
 
 MODELS = ["lightgcn", "hmlet-end", "lr-gccf", "gc-mc", "pinsage", "bpr"]
 
@@ -128,6 +131,54 @@ def test_an_update_counts_interactions_anew(popular: Run, tmp_path: Path) -> Non
     counts = np.bincount(updated.data.csr("train").items, minlength=updated.data.n_items)
     expected = POPULARITY * np.log1p(counts)
     np.testing.assert_allclose(updated.factors[1][:, -1].numpy(), expected, rtol=1e-6)
+
+
+# -- with learned popularity ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["lightgcn", "hmlet-end", "bpr"])
+def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = "train.loss=multinomial", f"loss.popularity_weight={POPULARITY}", "loss.popularity_learned=true"
+    unequal = ranked.data()  # items of a checkerboard all have as many interactions
+    return finished(request.param, tmp_path_factory.mktemp("learned") / "run", *settings, data=unequal)
+
+
+def test_what_was_learned_is_what_is_ranked_by(learned: Run) -> None:
+    model = load_model(learned.directory)
+    column_I = learned.factors[1][:, -1]
+    torch.testing.assert_close(column_I, model.state_dict()["popularity"], rtol=0.0, atol=0.0)
+    assert (column_I.double() - added(learned)).abs().max() > 1e-3  # training has moved it
+    recorded = learned.metrics[-1]["valid"]["ndcg"]
+    assert learned.evaluate("valid", "train", 20).metrics["ndcg"] == pytest.approx(recorded, abs=1e-9)
+    parts = learned.explain("u5", "i3")
+    assert parts["from_popularity"] == pytest.approx(float(column_I[3]), rel=1e-6)
+
+
+def test_new_items_lie_on_the_line_of_the_old_ones(learned: Run) -> None:
+    slope, offset = np.polyfit(added(learned).numpy(), learned.factors[1][:, -1].double().numpy(), 1)
+    items = learned.fold_in.items([[0, 2, 4], [1, 3]])
+    expected = [slope * POPULARITY * np.log(count + 1) + offset for count in (3, 2)]
+    assert items[:, -1].tolist() == pytest.approx(expected, rel=1e-4)
+    assert learned.fold_in.users([[0, 2, 4]])[:, -1].tolist() == [1.0]
+
+
+def test_an_update_goes_on_from_what_was_learned(learned: Run, tmp_path: Path) -> None:
+    """A step is too short to undo it."""
+    rows = pl.DataFrame({"user": ["u0", "u1", "u2"], "item": ["i1", "i1", "new item"]})
+    updated = learned.update(rows, tmp_path / "updated")
+    old_I, new_I = learned.factors[1][:, -1], updated.factors[1][:, -1]
+    assert len(new_I) == len(old_I) + 1
+    started_I = POPULARITY * np.log1p(np.bincount(updated.data.csr("train").items)[: len(old_I)])
+    moved, from_start = (
+        (new_I[: len(old_I)] - old_I).abs().mean(),
+        (new_I[: len(old_I)] - torch.from_numpy(started_I)).abs().mean(),
+    )
+    assert moved < from_start
+
+
+def test_learned_popularity_of_items_that_all_start_alike_is_their_mean() -> None:
+    start, found = torch.full((3,), 0.5), torch.tensor([0.1, 0.2, 0.6])
+    assert learned_popularity(torch.tensor([0.5, 2.0]), start, found).tolist() == pytest.approx([0.3, 0.3])
 
 
 def test_a_layers_part_is_its_share_of_the_joined_length(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ def test_each_loss_has_its_own_settings() -> None:
     assert (bpr.train.edge_dropout, multinomial.train.edge_dropout) == (0.4, 0.0)
     assert multinomial.train.batch_size == 100
     assert (multinomial.popularity_weight, popular.popularity_weight) == (0.0, POPULAR)
-    assert popular == multinomial.changed([f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}"])
+    learned = [f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}", "loss.popularity_learned=true"]
+    assert popular == multinomial.changed(learned)
 
 
 # -- how ----------------------------------------------------------------------------------------------------------

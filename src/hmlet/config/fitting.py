@@ -95,7 +95,8 @@ def variants(loss: str) -> list[list[str]]:
     """The settings of a loss that validation chooses from: none but the rule's, and for some losses popularity."""
     if not LOSSES[loss].tempered:
         return [[]]
-    return [[], [f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}"]]
+    popular = f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}", "loss.popularity_learned=true"
+    return [[], list(popular)]
 
 
 def _schedule(loss: str, shape: Shape, device: str, size: int) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from hmlet.config.train import TrainConfig
 from hmlet.errors import ConfigError
 from hmlet.graph.layers import Similarity
 from hmlet.losses import LOSSES, LossConfig
-from hmlet.models import MODELS, ModelConfig
+from hmlet.models import BY_PRODUCT, MODELS, ModelConfig, Scoring
 from hmlet.system.section import Section
 
 SECTIONS = ("model", "train", "loss")
@@ -42,12 +42,19 @@ class Recipe(Section):
     @property
     def similarity(self) -> Similarity:
         """What the model's scores are: the loss says it of a model that it trains."""
-        return "dot" if self.model.solved else self.loss.ranked_by
+        return self.scoring.similarity
 
     @property
     def popularity_weight(self) -> float:
         """π, by which the logarithm of an item's popularity is added to its scores; the loss says that too."""
-        return 0.0 if self.model.solved else self.loss.adds_popularity
+        return self.scoring.popularity_weight
+
+    @property
+    def scoring(self) -> Scoring:
+        """What the loss decides of the scores of a model that it trains."""
+        if self.model.solved:
+            return BY_PRODUCT
+        return Scoring(self.loss.ranked_by, self.loss.adds_popularity, self.loss.learns_popularity)
 
     @property
     def objective(self) -> str:

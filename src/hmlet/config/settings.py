@@ -88,6 +88,7 @@ class Settings(TypedDict, total=False):
     loss_temperature_learned: bool
     loss_temperature_ratio: float | None
     loss_popularity_weight: float
+    loss_popularity_learned: bool
     loss_negatives: int
     loss_positives: int
     loss_k: int

@@ -37,6 +37,11 @@ class LossConfig(Section):
         """π: by how much of the logarithm of its popularity an item scores higher."""
         return 0.0
 
+    @property
+    def learns_popularity(self) -> bool:
+        """Whether that is where training starts, and each item's addition is a trained number."""
+        return False
+
     def continued(self) -> Self:
         """These settings for a training that continues after the end of this schedule."""
         return self

@@ -226,9 +226,10 @@ class Multinomial(Tempered[Users]):
         value: Tensor = _Agreement.apply(x_NF, batch.whole.pairs, dtype)  # type: ignore[no-untyped-call]
         if popularity_I is None:
             return value
-        sent_N1 = torch.nn.functional.pad(popularity_I, (n_users, 0))[:, None]  # an item sends its users what it adds
-        added_U = batch.whole.pairs.product(sent_N1)[:n_users, 0]
-        return value + torch.dot(chosen_N[:n_users], added_U.to(chosen_N.dtype)) / ranks.size
+        sent_N1 = chosen_N.clone()[:, None]  # a user sends its items how much it counts
+        sent_N1[n_users:] = 0.0
+        count_I = batch.whole.pairs.product(sent_N1)[n_users:, 0]
+        return value + torch.dot(count_I.to(popularity_I.dtype), popularity_I) / ranks.size
 
     def _soft_agreement(
         self,
@@ -274,10 +275,10 @@ class _Agreement(torch.autograd.Function):
 
 
 class _SoftAgreement(torch.autograd.Function):
-    """Σ_u w_u t log E_i exp(s(u, i) / t): its gradients in x and in t are made with it.
+    """Σ_u w_u t log E_i exp(s(u, i) / t): its gradients in x, in t and in what popularity adds are made with it.
 
-    With p_ui, the share of i in the mean, they are A x for the weights w_u p_ui at the edges, and
-    Σ_u w_u (log E_i exp(s(u, i) / t) - Σ_i p_ui s(u, i) / t).
+    With p_ui, the share of i in the mean, they are A x for the weights w_u p_ui at the edges,
+    Σ_u w_u (log E_i exp(s(u, i) / t) - Σ_i p_ui s(u, i) / t), and Σ_u w_u p_ui.
     """
 
     @staticmethod
@@ -306,10 +307,15 @@ class _SoftAgreement(torch.autograd.Function):
         share_E = power_E * share_U.index_select(0, ends.user_E)
         y_NF = pairs.weigh(share_E).product(stored_NF, dtype=x_NF.dtype)
         logs = torch.dot(weight_U, log_U)
-        ctx.save_for_backward(y_NF, (logs - torch.dot(share_E, score_E) / t) / ranks.size)
+        grad_popularity_I = None
+        if ctx.needs_input_grad[3]:
+            ones_N1[len(weight_U) :] = 0.0
+            grad_popularity_I = pairs.weigh(share_E).product(ones_N1)[len(weight_U) :, 0] / ranks.size
+        ctx.save_for_backward(y_NF, (logs - torch.dot(share_E, score_E) / t) / ranks.size, grad_popularity_I)
         return (t * logs + most.to(logs) * weight_U.sum()) / ranks.size
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y_NF, grad_t = ctx.saved_tensors
-        return y_NF * grad, grad_t * grad, *[None] * 6
+        y_NF, grad_t, grad_popularity_I = ctx.saved_tensors
+        popularity = None if grad_popularity_I is None else grad_popularity_I * grad
+        return y_NF * grad, grad_t * grad, None, popularity, *[None] * 4

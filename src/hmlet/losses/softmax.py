@@ -6,7 +6,8 @@ s is the cosine of the two factors or their dot product, and j runs over all ite
 
 With `loss.popularity_weight` = π, an item with d training interactions scores π ln(1 + d) more, in training and in
 ranking, so the factors need not hold what all users have in common. In the sum over j, an item then counts
-(1 + d)^(π / τ) times.
+(1 + d)^(π / τ) times. With `loss.popularity_learned` these additions are only the start: each item has a trained one.
+At the optimum of the likelihood, every item is then expected as often as it occurs in training.
 
 With `loss.negatives` = J the sum runs over J items, drawn uniformly and shared by the batch, and is estimated by
 
@@ -55,6 +56,8 @@ class SoftmaxConfig(LossConfig):
     """Whether τ is a trained parameter, which starts at `temperature`."""
     popularity_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """π: how much the logarithm of an item's number of training interactions adds to its scores."""
+    popularity_learned: bool = False
+    """Whether what popularity adds is trained, item by item, from there on."""
     negatives: Annotated[int, Field(ge=0)] = 0
     """J, how many items a batch is compared with, drawn uniformly; 0: all items."""
 
@@ -65,6 +68,8 @@ class SoftmaxConfig(LossConfig):
         least = min(self.temperature, self.temperature_end or MOST)
         if self.popularity_weight > STEEPEST * least:
             raise ValueError(f"popularity_weight is more than {STEEPEST:g} times the temperature; lower it")
+        if self.popularity_learned and not self.popularity_weight:
+            raise ValueError("popularity_learned starts from a popularity_weight above 0; set one, such as temperature")
         return self
 
     @property
@@ -74,6 +79,10 @@ class SoftmaxConfig(LossConfig):
     @property
     def adds_popularity(self) -> float:
         return self.popularity_weight
+
+    @property
+    def learns_popularity(self) -> bool:
+        return self.popularity_learned
 
     def continued(self) -> Self:
         if self.temperature_end is None:

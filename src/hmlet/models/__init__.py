@@ -10,8 +10,9 @@ from typing import TypeVar, get_args
 import torch
 
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers, Similarity
+from hmlet.graph.layers import Layers
 from hmlet.models.base import (
+    BY_PRODUCT,
     NOISE_FREE,
     EmbeddingConfig,
     GraphModelConfig,
@@ -21,6 +22,7 @@ from hmlet.models.base import (
     Newcomer,
     Pass,
     Product,
+    Scoring,
     Side,
     Views,
 )
@@ -39,6 +41,7 @@ from hmlet.models.popularity import Popularity
 from hmlet.models.wrmf import WRMF
 
 __all__ = [
+    "BY_PRODUCT",
     "DEFAULT",
     "FLOOR",
     "MODELS",
@@ -53,6 +56,7 @@ __all__ = [
     "Newcomer",
     "Pass",
     "Product",
+    "Scoring",
     "Side",
     "Views",
     "build",
@@ -82,15 +86,14 @@ def build(
     config: ModelConfig,
     graph: Graph,
     generator: torch.Generator,
-    similarity: Similarity = "dot",
-    popularity: float = 0.0,
+    scoring: Scoring = BY_PRODUCT,
 ) -> Model:
     """A freshly initialised model for a graph; every initial number comes from the generator.
 
-    `similarity` and `popularity` are what its scores are made of, as the loss says (`Recipe`).
+    `scoring` is what its scores are made of, as the loss says (`Recipe`).
     """
     model = MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config
-    model.similarity = similarity
-    if popularity:
-        model.add_popularity(popularity, graph)
+    model.similarity = scoring.similarity
+    if scoring.popularity_weight:
+        model.add_popularity(scoring.popularity_weight, graph, scoring.popularity_learned)
     return model

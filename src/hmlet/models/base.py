@@ -29,7 +29,7 @@ from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
 Side = Literal["user", "item"]
-POPULARITY = "popularity"  # the buffer of a model that has what popularity adds to its items' scores
+POPULARITY = "popularity"  # what popularity adds to the items' scores: a parameter where it is learned, else a buffer
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
 
@@ -241,7 +241,7 @@ class Model(nn.Module, ABC):
     @property
     def popularity_I(self) -> Tensor | None:
         """What an item's popularity adds to its scores; None: nothing."""
-        return self._buffers.get(POPULARITY)
+        return self._buffers.get(POPULARITY, self._parameters.get(POPULARITY))
 
     def item_weights(self) -> ItemWeights | None:
         """What scores instead of factors; None: factors do."""
@@ -288,7 +288,7 @@ class Model(nn.Module, ABC):
 
     def drawn_from_graph(self) -> set[str]:
         """The names of those of `per_node` that another graph makes anew."""
-        return set() if self.popularity_I is None else {POPULARITY}
+        return {POPULARITY} if POPULARITY in self._buffers else set()
 
     def set_nodes(self, n_users: int, n_items: int, tensors: Mapping[str, Tensor]) -> None:
         """Give the model other nodes: a tensor for each name of `per_node`."""
@@ -317,18 +317,49 @@ class Model(nn.Module, ABC):
         self.ranks = ranks
         return self
 
-    def add_popularity(self, factor: float, graph: Graph) -> None:
-        """Add to every item's scores `factor` times the logarithm of one more than its training interactions."""
-        self.register_buffer(POPULARITY, popularity_scores(factor, torch.from_numpy(graph.degree[graph.n_users :])))
+    def add_popularity(self, factor: float, graph: Graph, learned: bool = False) -> None:
+        """Add to every item's scores `factor` times the logarithm of one more than its training interactions.
+
+        If it is `learned`, training starts from that.
+        """
+        added_I = popularity_scores(factor, torch.from_numpy(graph.degree[graph.n_users :]))
+        if learned:
+            self.register_parameter(POPULARITY, nn.Parameter(added_I))
+        else:
+            self.register_buffer(POPULARITY, added_I)
 
     def weights(self) -> list[nn.Parameter]:
-        """Every trained parameter but the embeddings."""
-        return [parameter for name, parameter in self.named_parameters() if name != "embedding"]
+        """Every trained parameter that does not belong to a node: those that may rest at first."""
+        own = self.per_node()
+        return [parameter for name, parameter in self.named_parameters() if name not in own]
+
+
+class Scoring(NamedTuple):
+    """What the loss decides of a model's scores."""
+
+    similarity: Similarity = "dot"
+    popularity_weight: float = 0.0
+    popularity_learned: bool = False
+
+
+BY_PRODUCT = Scoring()
+"""Scores that are the dot products of the model's own factors."""
 
 
 def popularity_scores(factor: float, count_I: Tensor) -> Tensor:
     """What popularity adds to the scores of items with so many training interactions: I."""
     return (factor * count_I.double().log1p()).float()
+
+
+def learned_popularity(start_B: Tensor, start_I: Tensor, learned_I: Tensor) -> Tensor:
+    """What popularity adds to the scores of new items: B.
+
+    It is on the line that fits best what training has made of the old items' start.
+    """
+    x_I, y_I = start_I.double(), learned_I.double()
+    around_I = x_I - x_I.mean()
+    slope = (around_I @ y_I) / (around_I @ around_I).clamp_min(1e-12)
+    return (y_I.mean() + slope * (start_B.double() - x_I.mean())).float()
 
 
 def dropout(x_MD: Tensor, rate: float, how: Pass, n_nodes: int) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hmlet.models.base import Model, Product
+from hmlet.models.base import POPULARITY, Model, Product, learned_popularity
 
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 
@@ -21,7 +21,7 @@ def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users:
 
     `product` is Â of the grown graph without self-loops. A new node's e⁰ is a linear function of what its neighbours
     send it, Σ e⁰(v) / sqrt(d d_v), fitted by ridge regression on the old nodes of its side. A new node without an old
-    neighbour keeps its random e⁰.
+    neighbour keeps its random e⁰. What popularity adds to a new item, if that is learned, follows from the old items'.
     """
     per_node, fresh = model.per_node(), model.drawn_from_graph()
     state = model.state_dict()
@@ -31,7 +31,11 @@ def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users:
         if name not in per_node:
             state[name].copy_(tensor)
         elif name not in fresh:
-            state[name][old_N] = tensor.to(state[name])
+            old = old_N[-len(state[name]) :]  # the items are the last nodes, and some tensors have rows for them alone
+            if name == POPULARITY:
+                start_I = state[name].clone()
+                state[name][~old] = learned_popularity(start_I[~old], start_I[old], tensor.to(start_I))
+            state[name][old] = tensor.to(state[name])
     _read_off_neighbours(model, product, old_N)
 
 

@@ -31,8 +31,8 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import Graph, propagator, training_graph
-from hmlet.models import Layers, Model, Newcomer, Pass, Side
-from hmlet.models.base import popularity_scores
+from hmlet.models import Model, Newcomer, Pass, Side
+from hmlet.models.base import learned_popularity, popularity_scores
 from hmlet.models.growth import ridge
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import FACTORS, RunDirectory
@@ -94,9 +94,9 @@ class FoldIn:
         else:  # what is read out is not what is propagated, which has to be made again
             inputs = _recorded(_twin(model, layers[0]), graph, how)
         factors = directory.factors()
-        own_1F = _ranked(model.layers([layer_ND[:1] for layer_ND in layers]), recipe, torch.zeros(1), "user")
-        if own_1F.shape[1] != factors[0].shape[1]:
-            wide = f"{factors[0].shape[1]} columns, and the layers make factors of {own_1F.shape[1]}"
+        width = model.layers([layer_ND[:1] for layer_ND in layers]).factors().shape[1] + bool(recipe.popularity_weight)
+        if width != factors[0].shape[1]:
+            wide = f"{factors[0].shape[1]} columns, and the layers make factors of {width}"
             raise directory.origin(FACTORS).fault(f": tensor 'users': it has {wide}")
         return cls(recipe, model, graph, inputs, layers, factors, Choices.read(directory, graph.n_nodes), how)
 
@@ -158,13 +158,24 @@ class FoldIn:
             layers = twin.propagate(arriving, self.how)
         else:
             layers = self.model.layers([embedding_BD])
-        factors_BF = _ranked(layers, self.recipe, lists.offsets.diff(), lists.side)
+        factors_BF = replace(layers, popularity_I=self._popularity(lists)).ranked()
         if not is_finite(factors_BF):
             raise RunError(
                 "this run's factors are so large that fold-in overflows",
                 "train again with a smaller train.learning_rate",
             )
         return factors_BF
+
+    def _popularity(self, lists: Lists) -> Tensor | None:
+        """What popularity adds to the newcomers' scores, those of them that are items; None: nothing."""
+        weight, learned = self.recipe.popularity_weight, self.recipe.scoring.popularity_learned
+        if not weight:
+            return None
+        start_B = popularity_scores(weight, lists.offsets.diff()[: None if lists.side == "item" else 0])
+        if not learned:
+            return start_B
+        start_I = popularity_scores(weight, torch.from_numpy(self.graph.degree[self.graph.n_users :]))
+        return learned_popularity(start_B, start_I, self.factors[1][:, -1])
 
     def messages(self, lists: Lists) -> list[Tensor]:
         """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""
@@ -264,14 +275,6 @@ class _Arrivals:
     def __call__(self, x_BD: Tensor) -> Tensor:
         message_BD = next(self._left)
         return message_BD if self._loop_B1 is None else message_BD + self._loop_B1 * x_BD
-
-
-def _ranked(layers: Layers, recipe: Recipe, counts_B: Tensor, side: Side) -> Tensor:
-    """The factors of nodes of one side, with so many neighbours each: B × F."""
-    if not recipe.popularity_weight:
-        return layers.factors()
-    of_items = popularity_scores(recipe.popularity_weight, counts_B if side == "item" else counts_B[:0])
-    return replace(layers, popularity_I=of_items).ranked()
 
 
 def _twin(model: Model, embedding_BD: Tensor) -> Model:

@@ -44,7 +44,7 @@ def model_tensors(
 
 def empty_model(recipe: Recipe) -> Model:
     """The recipe's model for no users and no items."""
-    return build(recipe.model, NOBODY, torch.Generator(), recipe.similarity, recipe.popularity_weight)
+    return build(recipe.model, NOBODY, torch.Generator(), recipe.scoring)
 
 
 def require_item_weights(weights: ItemWeights, n_items: int, origin: Origin) -> None:

@@ -42,7 +42,7 @@ class Learner:
             keep_freed_memory()  # a plan does not count that the heap may grow
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
-        self.model: Model = build(recipe.model, self.graph, initial, recipe.similarity, recipe.popularity_weight)
+        self.model: Model = build(recipe.model, self.graph, initial, recipe.scoring)
         self.model.keep_columns(ranks).to(device)
         self.operator = make_operator(recipe, self.model, self.graph, device)
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))

@@ -117,7 +117,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
 def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
     one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
-    model = build(recipe.model, one, torch.Generator(), recipe.similarity, recipe.popularity_weight).to(META)
+    model = build(recipe.model, one, torch.Generator(), recipe.scoring).to(META)
     state = model.state_dict()
     resized = {
         name: torch.empty(model.node_shape(name, sizes.users, sizes.items), dtype=state[name].dtype, device=META)

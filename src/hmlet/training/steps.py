@@ -174,7 +174,7 @@ class GradientSteps:
         self.broken.copy_(torch.maximum(self.broken, (~loss.detach().isfinite()).float()))
         # A gradient given to `backward` instead would have PyTorch load its symbolic algebra, for half a second.
         (loss * self.share).backward()  # type: ignore[no-untyped-call]
-        self.ranks.add_up(weight.grad for weight in [*self.model.weights(), *self.loss.parameters()])
+        self.ranks.add_up(each.grad for each in self.parameters if each is not self.model.embedding)
         with part("optimizer"):
             self.optimizer.step()
         self.loss_sum += loss.detach()
