@@ -121,7 +121,7 @@ def _step(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device, rep
 
 def _steps(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) -> GradientSteps:
     initial = torch.Generator().manual_seed(recipe.seed)
-    model = build(recipe.model, graph, initial, recipe.similarity).to(device).train()
+    model = build(recipe.model, graph, initial, recipe.scoring).to(device).train()
     return GradientSteps(recipe, model, make_operator(recipe, model, graph, device), data, device, ALONE)
 
 

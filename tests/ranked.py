@@ -53,7 +53,7 @@ CASES: dict[str, list[str]] = {
         "loss.temperature_ratio=3", "loss.temperature_learned=true",
     ],
     "learned popularity": [
-        "hmlet-end", *SETTINGS, *GATES, "train.loss=multinomial", "train.batch_size=6",
+        "lightgcn", *SETTINGS, "train.loss=multinomial", "train.batch_size=6",
         "loss.popularity_weight=0.1", "loss.popularity_learned=true",
     ],
     "bsl": [

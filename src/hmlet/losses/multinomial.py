@@ -317,5 +317,5 @@ class _SoftAgreement(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y_NF, grad_t, grad_popularity_I = ctx.saved_tensors
-        popularity = None if grad_popularity_I is None else grad_popularity_I * grad
-        return y_NF * grad, grad_t * grad, None, popularity, *[None] * 4
+        grad_added_I = None if grad_popularity_I is None else grad_popularity_I * grad
+        return y_NF * grad, grad_t * grad, None, grad_added_I, *[None] * 4

@@ -57,7 +57,7 @@ class SoftmaxConfig(LossConfig):
     popularity_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """π: how much the logarithm of an item's number of training interactions adds to its scores."""
     popularity_learned: bool = False
-    """Whether what popularity adds is trained, item by item, from there on."""
+    """Whether these additions are only where training starts: each item then has a trained one."""
     negatives: Annotated[int, Field(ge=0)] = 0
     """J, how many items a batch is compared with, drawn uniformly; 0: all items."""
 
