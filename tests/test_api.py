@@ -238,14 +238,14 @@ def test_remarks_are_logged_and_progress_is_told(
         yield lambda done, total=None, text="": texts.append(text)
 
     monkeypatch.setattr(planning, "PLENTY", 10**15)
-    overrides = ["train.epochs=1", "model.embedding_size=8", "train.precision=bfloat16"]
+    overrides = ["train.epochs=1", "model.embedding_size=136"]
     with caplog.at_level(logging.INFO, "hmlet"):
         run = hmlet.fit(
             place, hmlet.resolve("bpr", place, overrides=overrides), tmp_path / "run", device="cpu", progress=progress
         )
     slow, memory = caplog.messages
     assert re.fullmatch(r"bpr on checkerboard: about \S+ [kM]B of memory", memory)
-    assert slow.startswith("this recipe is meant for a GPU")
+    assert slow.startswith("an embedding of 136 columns is meant for a GPU")
     assert list(shown) == [f"loading {place}", "training bpr"]
     assert re.fullmatch(r"epoch 1 of 1  loss \d\.\d{4}  best ndcg \d\.\d{4} \(epoch 1\)", shown["training bpr"][0])
     assert run.profile is None

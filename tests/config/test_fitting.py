@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hmlet.config import Shape, resolve
+from hmlet.config import Shape, fitting, resolve
 from hmlet.config.fitting import FEWEST_STEPS, MOST_STEPS, fitted
 from hmlet.losses import LOSSES
 from hmlet.models import MODELS
@@ -47,15 +47,32 @@ def test_every_loss_gets_settings_of_its_own(loss: str, shape: Shape, device: st
     assert 0.07 <= recipe.loss.temperature <= 0.28  # type: ignore[attr-defined]
 
 
-def test_the_rule_of_a_likelihood_by_hand() -> None:
-    """LastFM: everyone in each of 80 steps. Gowalla on a CPU: 1e10 / (40,981 · 128) users a step, 16 in an epoch."""
+def test_the_rule_of_a_likelihood_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LastFM: everyone in each of 80 steps. Gowalla: 5e12 / (300 · 40,981 · 128) users a step, 10 in an epoch."""
+    monkeypatch.setattr(fitting, "multiplies_bfloat16", lambda device: False)
     likelihood = ["train.loss=multinomial"]
     small = resolve("lightgcn", overrides=likelihood, shape=Shape(1_880, 4_489, 42_134), device="cpu")
     assert (small.train.batch_size, small.train.epochs, small.loss.temperature) == (1_880, 80, 0.15)  # type: ignore[attr-defined]
     large = resolve("lightgcn", overrides=likelihood, shape=Shape(29_858, 40_981, 810_128), device="cpu")
-    assert (large.train.batch_size, large.train.epochs, large.loss.temperature) == (1_906, 19, 0.07)  # type: ignore[attr-defined]
+    assert (large.train.batch_size, large.train.epochs, large.loss.temperature) == (3_177, 30, 0.07)  # type: ignore[attr-defined]
+    assert large.train.precision == "float32"
     pairs = resolve("lightgcn", overrides=["train.loss=softmax"], shape=Shape(1_880, 4_489, 42_134), device="cpu")
     assert (pairs.train.batch_size, pairs.train.epochs, pairs.loss.negatives) == (8_192, 334, 1_000)  # type: ignore[attr-defined]
+
+
+def test_a_cpu_with_bfloat16_scores_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gowalla: everyone in each of 80 steps, and 90,814 items of as many users: 16e12 / (300 · 90,814 · 128) a step."""
+    monkeypatch.setattr(fitting, "multiplies_bfloat16", lambda device: device.type == "cpu")
+    likelihood, triplets = (
+        resolve("hmlet-end", overrides=[f"train.loss={loss}"], shape=Shape(29_858, 40_981, 810_128), device="cpu")
+        for loss in ("multinomial", "bpr")
+    )
+    assert (likelihood.train.batch_size, likelihood.train.epochs) == (29_858, 80)
+    assert (likelihood.train.precision, triplets.train.precision) == ("bfloat16", "float32")
+    books = resolve(
+        "lightgcn", overrides=["train.loss=multinomial"], shape=Shape(29_787, 90_814, 1_429_082), device="cpu"
+    )
+    assert (books.train.batch_size, books.train.epochs) == (4_588, 43)
 
 
 def test_the_rule_by_hand() -> None:

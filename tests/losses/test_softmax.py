@@ -13,7 +13,7 @@ from hmlet.config import resolve
 from hmlet.errors import ConfigError
 from hmlet.graph.kernels import kth_best, log_sum_exp
 from hmlet.graph.layers import Layers
-from hmlet.losses import LOSSES, Loss
+from hmlet.losses import LOSSES, Loss, softmax
 from hmlet.losses.sampling import Pairs
 from hmlet.system.ranks import ALONE
 from hmlet.training.floor import step_parts
@@ -117,6 +117,22 @@ def test_a_loss_is_its_formula(name: str, settings: dict[str, Any], sampled: boo
     drawn = batch(name, sampled)
     found = ours(loss_of(name, settings), tables(), drawn)
     assert found.item() == pytest.approx(naive(name, settings, tables(), drawn), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_bfloat16_is_near_on_a_cpu_that_has_it_and_changes_nothing_on_others(
+    name: str, settings: dict[str, Any], sampled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def value(able: bool, precision: str) -> float:
+        monkeypatch.setattr(softmax, "multiplies_bfloat16", lambda device: able and device.type == "cpu")
+        loss = loss_of(name, settings).float()
+        loss.precision = precision
+        return ours(loss, [table.float() for table in tables()], batch(name, sampled)).item()
+
+    right = value(True, "float32")
+    assert value(False, "bfloat16") == right
+    assert value(True, "bfloat16") != right
+    assert value(True, "bfloat16") == pytest.approx(right, rel=2e-2)
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hmlet.errors import ConfigError
-from hmlet.ranking.scoring import BriefScorer, FactorScorer, multiplies_bfloat16
+from hmlet.graph.kernels import multiplies_bfloat16
+from hmlet.ranking.scoring import BriefScorer, FactorScorer
 from hmlet.ranking.top_k import GROUP, NO_ITEM, allowed_items, candidate_bytes, similar, top_k
 from hmlet.ranking.top_k import _ranked_closely as closely
 
@@ -267,14 +268,3 @@ def test_factors_at_the_edge_of_bfloat16(scale: float) -> None:
     """The largest float32 numbers become infinite, and the smallest vanish: such lists are ranked again."""
     items = torch.eye(3, 4).repeat(40, 1) * torch.linspace(0.5, 1, 120)[:, None] * scale
     check(torch.eye(2, 4) * torch.tensor([[1.0], [2.0**-10]]), items, 5)
-
-
-@pytest.mark.parametrize(("amx", "bfloat16", "used"), [(False, True, True), (True, True, False), (False, False, False)])
-def test_bfloat16_is_used_where_it_is_fast_and_safe(
-    amx: bool, bfloat16: bool, used: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a processor names AMX, a product in bfloat16 ended the process on a virtual machine."""
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16)
-    assert multiplies_bfloat16(CPU) is used
-    assert not multiplies_bfloat16(torch.device("meta"))

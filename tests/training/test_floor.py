@@ -13,6 +13,7 @@ from hmlet.training.floor import (
     by_part,
     floor_seconds,
     measure,
+    multiplied_type,
     nominal_seconds,
     nominal_training_seconds,
     solving_seconds,
@@ -139,6 +140,23 @@ def test_nominal_seconds_are_those_of_the_parts_at_common_rates(device: str, pre
     how = recipe("lightgcn", f"train.precision={precision}")
     expected = sum(part.seconds(rates) for part in step_parts(how, 60, 40, 300, storage))
     assert nominal_seconds(how, 60, 40, 300, device) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("able", [False, True])
+@pytest.mark.parametrize(("loss", "faster"), [("bpr", False), ("multinomial", True)])
+def test_scores_of_many_items_are_multiplied_faster_by_a_cpu_with_bfloat16(
+    loss: str, faster: bool, able: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hmlet.training.floor.multiplies_bfloat16", lambda device: able and device.type == "cpu")
+    wide, narrow = (
+        recipe("lightgcn", f"train.loss={loss}", f"train.precision={kind}", "train.batch_size=30000")
+        for kind in ("float32", "bfloat16")
+    )
+    assert multiplied_type(wide, torch.device("cpu")) == torch.float32
+    assert multiplied_type(narrow, torch.device("cuda")) == torch.bfloat16
+    assert (multiplied_type(narrow, torch.device("cpu")) == torch.bfloat16) == (faster and able)
+    seconds = [nominal_seconds(how, 30_000, 40_000, 10**6, "cpu") for how in (wide, narrow)]
+    assert (seconds[1] < seconds[0] / 2) == (faster and able)
 
 
 @pytest.mark.parametrize(("loss", "steps"), [("bpr", 30), ("multinomial", 6)])

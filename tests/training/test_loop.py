@@ -434,11 +434,11 @@ def test_of_two_processes_one_writes(prepared: Path, tmp_path: Path, whole: RunD
     assert same(RunDirectory.open(out), whole)
 
 
-def test_a_recipe_for_a_gpu_is_said_to_be_one_on_a_cpu(
+def test_a_wide_model_is_said_to_be_for_a_gpu_on_a_cpu(
     prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for precision, said in (("bfloat16", True), ("float32", False)):
-        assert main([*arguments(prepared, tmp_path / precision), "--set", f"train.precision={precision}"]) == 0
+    for columns, said in (("136", True), ("128", False)):
+        assert main([*arguments(prepared, tmp_path / columns), "--set", f"model.embedding_size={columns}"]) == 0
         assert ("meant for a GPU" in capsys.readouterr().err) == said
 
 

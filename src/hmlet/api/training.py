@@ -15,6 +15,7 @@ import torch
 from hmlet.api.runs import Run
 from hmlet.callbacks import Callback, TensorBoard, telling
 from hmlet.config import DEFAULT_PRESET, Recipe, Settings, Shape, resolution
+from hmlet.config.fitting import NARROW
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
 from hmlet.data.inputs import DataLike, as_dataset
@@ -343,7 +344,8 @@ def training_threads(
 
 
 def _warn(recipe: Recipe, device: str) -> None:
-    """Warn that a recipe for a GPU is slow without one."""
-    if device == "cpu" and recipe.train.precision == "bfloat16":
+    """Warn that a wide model is slow without a GPU."""
+    columns = recipe.model.columns
+    if device == "cpu" and columns > NARROW and not recipe.model.solved:
         smaller = override("model.embedding_size=64")
-        log.warning("this recipe is meant for a GPU and slow on a CPU; %s makes it smaller", smaller)
+        log.warning("an embedding of %s columns is meant for a GPU and slow on a CPU; use %s", columns, smaller)

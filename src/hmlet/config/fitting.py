@@ -17,9 +17,12 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from hmlet.config.toml import Table
 from hmlet.data import Dataset
 from hmlet.data.catalog import counts
+from hmlet.graph.kernels import multiplies_bfloat16
 from hmlet.losses import LOSSES
 from hmlet.models import ModelConfig
 
@@ -40,7 +43,8 @@ POPULAR = 0.12  # their temperature and the weight of popularity, for data on wh
 PAIRS, PAIR_STEPS = 8192, 2000  # of a batch, and how often one is drawn
 NEGATIVES = {"cuda": 0, "cpu": 1000}  # items that a batch of pairs is compared with; 0: all
 EVERYONE_STEPS, SOME_STEPS = {"cuda": 150, "cpu": 80}, 300  # with every user in each step, and with fewer
-SCORED = 10**10  # numbers that a step of users multiplies on a CPU: about a second
+# Products of scores that all steps of users may take on a CPU, in float32 and in bfloat16: some five minutes.
+SCORED = {"float32": 5 * 10**12, "bfloat16": 16 * 10**12}
 
 
 class Shape(NamedTuple):
@@ -81,7 +85,7 @@ def fitted(config: type[ModelConfig], shape: Shape, device: str, loss: str = "bp
         "edge_dropout": 0.4,
         "validate_every": max(1, epochs // VALIDATIONS),
         "patience": PATIENCE,
-        "precision": "bfloat16" if device == "cuda" else "float32",
+        "precision": _precision(loss, device),
     }
     if not LOSSES[loss].tempered:
         return {"model": model, "train": train}
@@ -103,14 +107,21 @@ def _schedule(loss: str, shape: Shape, device: str, size: int) -> tuple[int, int
     """How many entries an epoch has, how many a batch, and how many steps are taken."""
     if LOSSES[loss].counts_users:
         batch = max(1, min(shape.users, LARGEST_BATCH))
-        if device == "cpu":
-            batch = min(batch, max(256, SCORED // (max(shape.items, 1) * size)))
+        scored = SCORED[_precision(loss, device)] if device == "cpu" else math.inf
+        if EVERYONE_STEPS[device] * batch * shape.items * size > scored:
+            batch = min(batch, max(256, int(scored / (SOME_STEPS * shape.items * size))))
         return shape.users, batch, EVERYONE_STEPS[device] if batch >= shape.users else SOME_STEPS
     if LOSSES[loss].tempered:
         return shape.interactions, PAIRS, PAIR_STEPS
     batch = max(1024, min(2 ** int(math.log2(max(shape.interactions, 1))), LARGEST_BATCH))
     steps = min(max(shape.interactions // INTERACTIONS_PER_STEP[device], FEWEST_STEPS), MOST_STEPS[device])
     return shape.interactions, batch, steps
+
+
+def _precision(loss: str, device: str) -> str:
+    """The type of what is multiplied most: on a CPU the scores of many items, if it has instructions for bfloat16."""
+    narrow = LOSSES[loss].tempered and multiplies_bfloat16(torch.device("cpu"))
+    return "bfloat16" if device == "cuda" or narrow else "float32"
 
 
 def embedding_size(shape: Shape, device: str) -> int:

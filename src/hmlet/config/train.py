@@ -43,7 +43,8 @@ class TrainConfig(Section):
     checkpoint_seconds: Annotated[float, Field(ge=0.0)] = 60.0
     """At most this much work is lost to a crash; 0 saves after every step."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Storage type of propagated embeddings and of the gate's products on CUDA; parameters and sums stay float32."""
+    """Storage type of propagated embeddings and of the gate's products on CUDA, and of the scores that a softmax loss
+    compares, on CUDA and on a CPU with instructions for bfloat16; parameters and sums stay float32."""
     optimizer_state: Literal["float32", "bfloat16"] = "float32"
     """Type of Adam's two moments; "bfloat16" halves them, rounded at random so that the mean stays right."""
     graph_memory: Literal["device", "host"] = "device"

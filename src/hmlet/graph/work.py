@@ -14,7 +14,7 @@ class Rates:
 
     copied: float  # read and written by a plain copy, both counted
     gathered: float  # rows summed from a table in the cache
-    multiplied: float  # floating-point operations of a large matrix product, in the storage type
+    multiplied: float  # floating-point operations of a large matrix product, in the type of the largest ones
 
     def as_json(self) -> dict[str, float]:
         return asdict(self)

@@ -74,6 +74,7 @@ class Loss(nn.Module, ABC, Generic[Batch]):
     Config: ClassVar[type[LossConfig]] = LossConfig
     tempered: ClassVar[bool] = False  # whether it divides the scores of many items by a temperature
     counts_users: ClassVar[bool] = False  # whether an entry of a batch is a user, with all of their items
+    precision: str = "float32"  # the recipe's train.precision
 
     def __init__(self, config: LossConfig) -> None:
         super().__init__()

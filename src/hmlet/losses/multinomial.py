@@ -43,7 +43,7 @@ from hmlet.graph.layers import Layers
 from hmlet.graph.work import FLOAT, Part
 from hmlet.losses.base import Terms
 from hmlet.losses.sampling import Draw, eligible_users, shares
-from hmlet.losses.softmax import SoftmaxConfig, Tempered, block_type
+from hmlet.losses.softmax import SoftmaxConfig, Tempered, stored_type
 from hmlet.system.ranks import Ranks
 
 
@@ -198,7 +198,7 @@ class Multinomial(Tempered[Users]):
             n_items=len(items_IF),
             offset_J=None if popularity_J is None else popularity_J / temperature,
         )
-        dtype = block_type(layers, factors_NF)
+        dtype = stored_type(layers, factors_NF)
         if batch.whole.ends is None:
             agreement = self._agreement(factors_NF, layers.popularity_I, batch, n_users, dtype, ranks)
         else:

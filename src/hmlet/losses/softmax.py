@@ -31,7 +31,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from hmlet.data import Csr
-from hmlet.graph.kernels import Own, log_sums
+from hmlet.graph.kernels import Own, log_sums, multiplies_bfloat16
+from hmlet.graph.kernels.launching import device_kind
 from hmlet.graph.layers import Layers, Similarity
 from hmlet.graph.work import FLOAT, Part
 from hmlet.losses.base import Batch, Loss, LossConfig, Terms
@@ -157,12 +158,19 @@ class Tempered(Loss[Batch]):
         if len(items_JF) != n_items:
             whole_J = items_JF.new_ones(len(items_JF)) if counts_J is None else counts_J
             counts_J = whole_J * (n_items / len(items_JF))
-        dtype, bounded = block_type(layers, users_MF), layers.similarity == "cosine"
+        dtype, bounded = self._block_type(layers, users_MF), layers.similarity == "cosine"
         return log_sums(users_MF, items_JF, weights_M, dtype=dtype, bounded=bounded, own=own, counts_J=counts_J)
 
+    def _block_type(self, layers: Layers, factors: Tensor) -> torch.dtype:
+        """The type of a block of scores: the layers', or bfloat16 if the recipe asks for it and a CPU multiplies it."""
+        narrow = self.precision == "bfloat16" and factors.dtype == torch.float32
+        if narrow and multiplies_bfloat16(torch.device(device_kind(factors))):
+            return torch.bfloat16
+        return stored_type(layers, factors)
 
-def block_type(layers: Layers, factors: Tensor) -> torch.dtype:
-    """The type of a block of scores: bfloat16 where layers are, as on CUDA with train.precision = "bfloat16"."""
+
+def stored_type(layers: Layers, factors: Tensor) -> torch.dtype:
+    """What the layers are stored in: bfloat16 on CUDA with train.precision = "bfloat16", or the factors' type."""
     narrow = layers.embeddings_ND[-1].dtype == torch.bfloat16
     return torch.bfloat16 if narrow else factors.dtype
 
@@ -231,7 +239,7 @@ class Softmax(Tempered[Pairs]):
         n_items = len(layers.initial_ND) - n_users
         items_JF = table_TF if count == len(table_TF) else table_TF[:count]  # a slice of all would copy its gradient
         sums = partial(self._log_sums, layers, users_MF, items_JF, own=completing, n_items=n_items, offset_J=offset_J)
-        dtype = block_type(layers, users_MF)
+        dtype = self._block_type(layers, users_MF)
         return Compared(users_MF, score_MP, items_JF, offset_J, sums, count / n_items, temperature, dtype)
 
     def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:

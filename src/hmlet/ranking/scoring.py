@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from hmlet.data import Csr
+from hmlet.graph.kernels import multiplies_bfloat16
 from hmlet.models import ItemWeights
 
 
@@ -186,17 +187,6 @@ def repeated_scorer(items_IF: Tensor) -> FactorScorer:
 def repeated_kind(device: torch.device) -> type[FactorScorer]:
     """What `repeated_scorer` makes of factors on a device."""
     return BriefScorer if multiplies_bfloat16(device) else FactorScorer
-
-
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a device is a CPU with instructions for bfloat16. Without them it is far slower than float32.
-
-    A processor that also names AMX is left out: some virtual machines end a process that uses it (docs/log.md).
-    """
-    if device.type != "cpu":
-        return False
-    named = [getattr(torch.cpu, f"_is_{each}_supported", lambda: True)() for each in ("amx_tile", "avx512_bf16")]
-    return named == [False, True]
 
 
 def completed(users_BF: Tensor, depth: int) -> Tensor:

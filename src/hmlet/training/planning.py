@@ -131,7 +131,7 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
     """The most that one step holds beyond parameters and optimizer, gradients included."""
     if recipe.model.solved:
         return model.solving_bytes(sizes.edges)
-    loss = build_loss(recipe.train.loss, recipe.loss).to(META)
+    loss = build_loss(recipe.train.loss, recipe.loss, recipe.train.precision).to(META)
     batch = loss.planned(recipe.train.batch_size, sizes.users, sizes.items, sizes.edges, device)
     temperature = torch.empty((), device=META)
     drawn = sum(each.nbytes for each in batch if isinstance(each, Tensor))

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity
 
 from hmlet.config import Recipe
 from hmlet.graph.kernels.parts import PREFIX, Part
-from hmlet.training.floor import PartFloor, by_part, floor_seconds, measure, step_parts
+from hmlet.training.floor import PartFloor, by_part, floor_seconds, measure, multiplied_type, step_parts
 from hmlet.training.steps import GradientSteps, Steps
 
 PROFILE = "profile.json"
@@ -195,7 +195,7 @@ class WatchedSteps:
         recipe, model, operator = self.steps.recipe, self.steps.model, self.steps.operator
         storage = operator.storage or torch.float32
         frozen = self.epoch < recipe.model.warmup
-        rates = measure(self.steps.device, storage, recipe.model.columns)
+        rates = measure(self.steps.device, multiplied_type(recipe, self.steps.device), recipe.model.columns)
         parts = step_parts(recipe, model.n_users, model.n_items, operator.n_edges, storage.itemsize, frozen)
         floor = by_part(parts, rates)
         least = floor_seconds(parts, rates)

@@ -125,7 +125,7 @@ class GradientSteps:
         self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
     ) -> None:
         self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
-        self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
+        self.loss = build_loss(recipe.train.loss, recipe.loss, recipe.train.precision).to(device)
         self.per_epoch = self.loss.steps(data.csr("train"), recipe.train.batch_size)
         self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device, recipe.train.draw)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)

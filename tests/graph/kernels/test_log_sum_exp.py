@@ -54,20 +54,24 @@ def test_huge_scores_stay_finite() -> None:
     assert users.grad.tolist() == [[1.0], [-1.0]]
 
 
-def test_bfloat16_blocks_are_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on CUDA: padded items count nothing, sums over rows keep float32."""
-    monkeypatch.setitem(log_sum_exp.ALIGNED, "cpu", 64)
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("aligned", [1, 64])
+def test_bfloat16_blocks_are_near_float32(counted: bool, aligned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CPU, and as on CUDA: padded items count nothing, sums over rows keep float32."""
+    monkeypatch.setitem(log_sum_exp.ALIGNED, "cpu", aligned)
     generator = torch.Generator().manual_seed(4)
     users, items = (
         torch.nn.functional.normalize(torch.randn(count, 32, generator=generator), dim=1) for count in (40, 100)
     )
+    count = torch.arange(1, 101).float() if counted else torch.ones(100)
     found = []
     for dtype in (torch.float32, torch.bfloat16):
-        u, v = (users / 0.1).requires_grad_(), items.clone().requires_grad_()
-        total = log_sums(u, v, torch.full((40,), 1 / 40), dtype=dtype, bounded=True)
+        u, v, c = (users / 0.1).requires_grad_(), items.clone().requires_grad_(), count.clone().requires_grad_()
+        counts = c if counted else None
+        total = log_sums(u, v, torch.full((40,), 1 / 40), dtype=dtype, bounded=True, counts_J=counts)
         total.backward()  # type: ignore[no-untyped-call]
-        found.append((total.item(), u.grad, v.grad))
-    exact = torch.logsumexp(users / 0.1 @ items.T, dim=1).mean().item()
+        found.append((total.item(), u.grad, v.grad, *([c.grad] if counted else [])))
+    exact = torch.logsumexp(users / 0.1 @ items.T + count.log(), dim=1).mean().item()
     assert found[0][0] == pytest.approx(exact, rel=1e-5)
     assert found[1][0] == pytest.approx(exact, rel=1e-2)
     for one, other in zip(found[0][1:], found[1][1:], strict=True):

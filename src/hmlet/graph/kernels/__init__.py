@@ -14,6 +14,7 @@ from hmlet.graph.kernels.launching import standing_for
 from hmlet.graph.kernels.log_sum_exp import Own, kth_best, log_sums
 from hmlet.graph.kernels.operator import Memory, Operator, draw_key, fork
 from hmlet.graph.kernels.parts import part
+from hmlet.graph.kernels.precision import multiplies_bfloat16
 from hmlet.graph.kernels.scores import pair_scores
 from hmlet.graph.kernels.triplets import can_fuse, joined_margins, mean_margins
 
@@ -35,6 +36,7 @@ __all__ = [
     "log_sums",
     "mean_margins",
     "mix",
+    "multiplies_bfloat16",
     "norm_dropout_relu",
     "pair_scores",
     "part",

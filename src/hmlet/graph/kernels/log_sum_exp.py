@@ -127,6 +127,8 @@ def _exponentials(scores_MJ: Tensor, counts_J: Tensor | None, dtype: torch.dtype
     powers_MJ = scores_MJ.exp_()
     if counts_J is None:
         return powers_MJ, powers_MJ.sum(dim=1, dtype=dtype)
+    if powers_MJ.dtype == torch.bfloat16:  # a float32 copy of the block would take longer than its products
+        return powers_MJ, (powers_MJ * counts_J.to(powers_MJ.dtype)).sum(dim=1, dtype=dtype)
     return powers_MJ, powers_MJ.to(dtype) @ counts_J.to(dtype)
 
 
