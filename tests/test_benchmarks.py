@@ -82,6 +82,18 @@ def test_step(bench: Bench, tiny: str) -> None:
     assert found["bfloat16"]["product"].keys() == {"float32", "bfloat16"}
 
 
+def test_likelihood(bench: Bench, tiny: str) -> None:
+    found = bench("likelihood", "--dataset", tiny, "--dim", "8", "--rounds", "1")
+    linear, gated = found["rows"]
+    assert linear["times_as_fast"] == pytest.approx(linear["seconds"]["float32"] / linear["seconds"]["bfloat16"])
+    assert linear["relative_error"]["float32"]["loss"] < 1e-5
+    assert linear["relative_error"]["float32"]["gradient"] < 1e-4
+    assert linear["relative_error"]["bfloat16"]["loss"] < 1e-3
+    assert linear["relative_error"]["bfloat16"]["gradient"] < 3e-2
+    assert gated["model"] == "hmlet-end"
+    assert len(gated["rounds"]["bfloat16"]) == 1
+
+
 def test_export() -> None:
     assert importlib.import_module("bench_export").measure(users=30, items=200, dim=4, k=5)["rows"] == 30 * 5
 

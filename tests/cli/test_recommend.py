@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+import ranked
 from finished import finished
 
 from hmlet.api import Run, fit
@@ -104,10 +105,11 @@ def test_explain(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_explain_says_what_popularity_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = finished("lightgcn", tmp_path / "run", "train.loss=multinomial", "loss.popularity_weight=0.3").directory.path
+    settings = "train.loss=multinomial", "loss.popularity_weight=0.3"
+    run = finished("lightgcn", tmp_path / "run", *settings, data=ranked.data()).directory.path
     told = call(capsys, "explain", run, "--user", "u3", "--item", "i1")
     parts = json.loads(call(capsys, "explain", run, "--user", "u3", "--item", "i1", "--json"))
-    assert f"because the item is popular {parts['from_popularity']:+.3g}, score" in told
+    assert f"the item's popularity {parts['from_popularity']:+.3g}, score" in told
 
 
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,13 +75,19 @@ POPULARITY = 0.3
 @pytest.fixture(scope="module", params=["lightgcn", "hmlet-end", "lr-gccf", "pinsage", "bpr"])
 def popular(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = "train.loss=multinomial", f"loss.popularity_weight={POPULARITY}"
-    return finished(request.param, tmp_path_factory.mktemp("popular") / "run", *settings)
+    unequal = ranked.data()  # items of a checkerboard all have as many interactions
+    return finished(request.param, tmp_path_factory.mktemp("popular") / "run", *settings, data=unequal)
 
 
-def added(run: Run) -> Tensor:
-    """What popularity adds to the score of each item."""
-    counts = np.bincount(run.data.csr("train").items, minlength=run.data.n_items)
-    return POPULARITY * torch.from_numpy(counts).double().log1p()
+def added(run: Run, counts: list[int] | None = None) -> Tensor:
+    """What popularity adds to the score of each item, or of items with so many interactions.
+
+    An item that is as popular as those of the training interactions are in the mean would get 0.
+    """
+    items = run.data.csr("train").items
+    known = torch.from_numpy(np.bincount(items, minlength=run.data.n_items)).double().log1p()
+    wanted = known if counts is None else torch.tensor(counts).double().log1p()
+    return POPULARITY * (wanted - known[items].mean())
 
 
 def test_popularity_is_one_more_column_of_the_factors(popular: Run) -> None:
@@ -109,7 +115,7 @@ def test_newcomers_have_the_column_too(popular: Run) -> None:
     fold = popular.fold_in
     users, items = fold.users([[0, 2, 4], [1]]), fold.items([[0, 2, 4], [1, 3]])
     assert users[:, -1].tolist() == [1.0, 1.0]
-    assert items[:, -1].tolist() == pytest.approx([POPULARITY * np.log(4), POPULARITY * np.log(3)])
+    assert items[:, -1].tolist() == pytest.approx(added(popular, [3, 2]).tolist(), rel=1e-5)
     edited = fold.edited_user(5, [fold.own_items(5)])[0]
     torch.testing.assert_close(edited, popular.factors[0][5], rtol=1e-5, atol=1e-6)
 
@@ -128,9 +134,7 @@ def test_explanations_say_what_popularity_adds(popular: Run) -> None:
 def test_an_update_counts_interactions_anew(popular: Run, tmp_path: Path) -> None:
     rows = pl.DataFrame({"user": ["u0", "u1", "u2"], "item": ["i1", "i1", "new item"]})
     updated = popular.update(rows, tmp_path / "updated")
-    counts = np.bincount(updated.data.csr("train").items, minlength=updated.data.n_items)
-    expected = POPULARITY * np.log1p(counts)
-    np.testing.assert_allclose(updated.factors[1][:, -1].numpy(), expected, rtol=1e-6)
+    torch.testing.assert_close(updated.factors[1][:, -1].double(), added(updated), rtol=1e-6, atol=1e-7)
 
 
 # -- with learned popularity ------------------------------------------------------------------------------------------
@@ -139,8 +143,7 @@ def test_an_update_counts_interactions_anew(popular: Run, tmp_path: Path) -> Non
 @pytest.fixture(scope="module", params=["lightgcn", "hmlet-end", "bpr"])
 def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = "train.loss=multinomial", f"loss.popularity_weight={POPULARITY}", "loss.popularity_learned=true"
-    unequal = ranked.data()  # items of a checkerboard all have as many interactions
-    return finished(request.param, tmp_path_factory.mktemp("learned") / "run", *settings, data=unequal)
+    return finished(request.param, tmp_path_factory.mktemp("learned") / "run", *settings, data=ranked.data())
 
 
 def test_what_was_learned_is_what_is_ranked_by(learned: Run) -> None:
@@ -157,8 +160,8 @@ def test_what_was_learned_is_what_is_ranked_by(learned: Run) -> None:
 def test_new_items_lie_on_the_line_of_the_old_ones(learned: Run) -> None:
     slope, offset = np.polyfit(added(learned).numpy(), learned.factors[1][:, -1].double().numpy(), 1)
     items = learned.fold_in.items([[0, 2, 4], [1, 3]])
-    expected = [slope * POPULARITY * np.log(count + 1) + offset for count in (3, 2)]
-    assert items[:, -1].tolist() == pytest.approx(expected, rel=1e-4)
+    expected = slope * added(learned, [3, 2]) + offset
+    assert items[:, -1].tolist() == pytest.approx(expected.tolist(), rel=1e-4)
     assert learned.fold_in.users([[0, 2, 4]])[:, -1].tolist() == [1.0]
 
 
@@ -168,17 +171,16 @@ def test_an_update_goes_on_from_what_was_learned(learned: Run, tmp_path: Path) -
     updated = learned.update(rows, tmp_path / "updated")
     old_I, new_I = learned.factors[1][:, -1], updated.factors[1][:, -1]
     assert len(new_I) == len(old_I) + 1
-    started_I = POPULARITY * np.log1p(np.bincount(updated.data.csr("train").items)[: len(old_I)])
     moved, from_start = (
         (new_I[: len(old_I)] - old_I).abs().mean(),
-        (new_I[: len(old_I)] - torch.from_numpy(started_I)).abs().mean(),
+        (new_I[: len(old_I)] - added(updated)[: len(old_I)]).abs().mean(),
     )
     assert moved < from_start
 
 
-def test_learned_popularity_of_items_that_all_start_alike_is_their_mean() -> None:
+def test_learned_popularity_where_all_items_start_alike_is_their_mean_and_the_difference_to_them() -> None:
     start, found = torch.full((3,), 0.5), torch.tensor([0.1, 0.2, 0.6])
-    assert learned_popularity(torch.tensor([0.5, 2.0]), start, found).tolist() == pytest.approx([0.3, 0.3])
+    assert learned_popularity(torch.tensor([0.5, 2.0]), start, found).tolist() == pytest.approx([0.3, 1.8])
 
 
 def test_a_layers_part_is_its_share_of_the_joined_length(tmp_path: Path) -> None:

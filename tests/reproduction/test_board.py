@@ -117,7 +117,7 @@ def test_the_published_rows_are_shown_with_their_source() -> None:
 def test_the_arms_of_the_package_are_recipes() -> None:
     for dataset in ("gowalla", "yelp2018"):
         arms = load_arms(dataset)
-        assert {arm.recipe(1).model.columns for arm in arms if arm.seeds == 5} == {64, 512}
+        assert {arm.recipe(1).model.columns for arm in arms if arm.seeds == 5} >= {64, 512}
         assert {"popularity", "itemknn", "ease", "gf-cf", "cheby-cf"} <= {arm.name for arm in arms}
         assert len(plan_board(dataset, arms)) == sum(arm.seeds for arm in arms)
 

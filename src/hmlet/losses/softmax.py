@@ -6,8 +6,9 @@ s is the cosine of the two factors or their dot product, and j runs over all ite
 
 With `loss.popularity_weight` = π, an item with d training interactions scores π ln(1 + d) more, in training and in
 ranking, so the factors need not hold what all users have in common. In the sum over j, an item then counts
-(1 + d)^(π / τ) times. With `loss.popularity_learned` these additions are only the start: each item has a trained one.
-At the optimum of the likelihood, every item is then expected as often as it occurs in training.
+(1 + d)^(π / τ) times. The mean of π ln(1 + d) over all interactions is taken off, which changes no order. With
+`loss.popularity_learned` these additions are only the start: each item has a trained one. At the optimum of the
+likelihood, every item is then expected as often as it occurs in training.
 
 With `loss.negatives` = J the sum runs over J items, drawn uniformly and shared by the batch, and is estimated by
 

@@ -318,11 +318,9 @@ class Model(nn.Module, ABC):
         return self
 
     def add_popularity(self, factor: float, graph: Graph, learned: bool = False) -> None:
-        """Add to every item's scores `factor` times the logarithm of one more than its training interactions.
-
-        If it is `learned`, training starts from that.
-        """
-        added_I = popularity_scores(factor, torch.from_numpy(graph.degree[graph.n_users :]))
+        """Add to every item's scores what `popularity_scores` says; if it is `learned`, training starts from that."""
+        count_I = torch.from_numpy(graph.degree[graph.n_users :])
+        added_I = popularity_scores(factor, count_I, count_I)
         if learned:
             self.register_parameter(POPULARITY, nn.Parameter(added_I))
         else:
@@ -346,19 +344,26 @@ BY_PRODUCT = Scoring()
 """Scores that are the dot products of the model's own factors."""
 
 
-def popularity_scores(factor: float, count_I: Tensor) -> Tensor:
-    """What popularity adds to the scores of items with so many training interactions: I."""
-    return (factor * count_I.double().log1p()).float()
+def popularity_scores(factor: float, count_B: Tensor, count_I: Tensor) -> Tensor:
+    """What popularity adds to the scores of items with so many training interactions each: B.
+
+    π ln(1 + d) less its mean over the training interactions of all items I: the same order and the same softmax as
+    without the mean, and nothing for the item of a typical interaction.
+    """
+    known_I = count_I.double()
+    mean = (known_I @ known_I.log1p()) / known_I.sum().clamp_min(1.0)
+    return (factor * (count_B.double().log1p() - mean)).float()
 
 
 def learned_popularity(start_B: Tensor, start_I: Tensor, learned_I: Tensor) -> Tensor:
     """What popularity adds to the scores of new items: B.
 
-    It is on the line that fits best what training has made of the old items' start.
+    It is on the line that fits best what training has made of the old items' start; of slope 1 where all start alike.
     """
     x_I, y_I = start_I.double(), learned_I.double()
     around_I = x_I - x_I.mean()
-    slope = (around_I @ y_I) / (around_I @ around_I).clamp_min(1e-12)
+    spread = around_I @ around_I
+    slope = torch.where(spread > 1e-12, (around_I @ y_I) / spread.clamp_min(1e-12), 1.0)
     return (y_I.mean() + slope * (start_B.double() - x_I.mean())).float()
 
 

@@ -168,13 +168,12 @@ class FoldIn:
 
     def _popularity(self, lists: Lists) -> Tensor | None:
         """What popularity adds to the newcomers' scores, those of them that are items; None: nothing."""
-        weight, learned = self.recipe.popularity_weight, self.recipe.scoring.popularity_learned
+        weight = self.recipe.popularity_weight
         if not weight:
             return None
-        start_B = popularity_scores(weight, lists.offsets.diff()[: None if lists.side == "item" else 0])
-        if not learned:
-            return start_B
-        start_I = popularity_scores(weight, torch.from_numpy(self.graph.degree[self.graph.n_users :]))
+        count_B = lists.offsets.diff()[: None if lists.side == "item" else 0]
+        count_I = torch.from_numpy(self.graph.degree[self.graph.n_users :])
+        start_B, start_I = (popularity_scores(weight, count, count_I) for count in (count_B, count_I))
         return learned_popularity(start_B, start_I, self.factors[1][:, -1])
 
     def messages(self, lists: Lists) -> list[Tensor]:

@@ -28,7 +28,7 @@ function byItem(why, all) {
 
 /** What the item's popularity adds for everyone, if the model adds it. */
 function popularity(why) {
-  return why.from_popularity ? [{ label: "the item’s popularity", title: "what the item’s number of interactions adds for everyone", soft: true, value: why.from_popularity }] : [];
+  return why.from_popularity ? [{ label: "the item’s popularity", title: "what the item’s popularity adds for everyone, compared with the items of a typical interaction", soft: true, value: why.from_popularity }] : [];
 }
 
 export function explanation(why, back) {
