@@ -218,11 +218,6 @@ def test_a_learned_temperature_has_no_schedule() -> None:
         resolve("lightgcn", overrides=["train.loss=softmax", *moving])
 
 
-def test_learned_popularity_starts_from_a_weight() -> None:
-    with pytest.raises(ConfigError, match="popularity_learned starts from a popularity_weight above 0"):
-        resolve("lightgcn", overrides=["train.loss=softmax", "loss.popularity_learned=true"])
-
-
 @pytest.mark.parametrize("more", [[], ["loss.temperature=0.3", "loss.temperature_end=0.1"]])
 def test_popularity_may_outweigh_the_temperature_only_so_far(more: list[str]) -> None:
     """Beyond that, an item's count overflows, and a training would end with a loss that is not finite."""

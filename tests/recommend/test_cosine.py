@@ -157,6 +157,16 @@ def test_what_was_learned_is_what_is_ranked_by(learned: Run) -> None:
     assert parts["from_popularity"] == pytest.approx(float(column_I[3]), rel=1e-6)
 
 
+def test_popularity_is_learned_from_nothing_too(tmp_path: Path) -> None:
+    """Without a line to lie on, a new item gets the mean."""
+    settings = "train.loss=multinomial", "loss.popularity_learned=true"
+    run = finished("lightgcn", tmp_path / "run", *settings, data=ranked.data())
+    column_I = run.factors[1][:, -1]
+    assert run.factors[0].shape[1] == run.directions[0].shape[1] + 1
+    assert column_I.std() > 1e-3
+    assert run.fold_in.items([[0, 2], [1]])[:, -1].tolist() == pytest.approx([float(column_I.mean())] * 2, rel=1e-4)
+
+
 def test_new_items_lie_on_the_line_of_the_old_ones(learned: Run) -> None:
     slope, offset = np.polyfit(added(learned).numpy(), learned.factors[1][:, -1].double().numpy(), 1)
     items = learned.fold_in.items([[0, 2, 4], [1, 3]])

@@ -82,7 +82,7 @@ def test_each_loss_has_its_own_settings() -> None:
     bpr, multinomial, popular = resolution.alternatives("lightgcn", shape=Shape(100, 80, 2000), device="cpu")
     assert (bpr.train.edge_dropout, multinomial.train.edge_dropout) == (0.4, 0.0)
     assert multinomial.train.batch_size == 100
-    assert (multinomial.popularity_weight, popular.popularity_weight) == (0.0, POPULAR)
+    assert (multinomial.scoring.popularity_weight, popular.scoring.popularity_weight) == (0.0, POPULAR)
     learned = [f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}", "loss.popularity_learned=true"]
     assert popular == multinomial.changed(learned)
 

@@ -45,11 +45,6 @@ class Recipe(Section):
         return self.scoring.similarity
 
     @property
-    def popularity_weight(self) -> float:
-        """π, by which the logarithm of an item's popularity is added to its scores; the loss says that too."""
-        return self.scoring.popularity_weight
-
-    @property
     def scoring(self) -> Scoring:
         """What the loss decides of the scores of a model that it trains."""
         if self.model.solved:
@@ -59,7 +54,7 @@ class Recipe(Section):
     @property
     def objective(self) -> str:
         """What the model is trained by, in words: its loss, and whether popularity adds to scores."""
-        return f"popularity-aware {self.train.loss}" if self.popularity_weight else self.train.loss
+        return f"popularity-aware {self.train.loss}" if self.scoring.with_popularity else self.train.loss
 
     def as_json(self) -> dict[str, object]:
         """Every value in JSON's types; a section without keys is left out."""

@@ -70,8 +70,6 @@ class SoftmaxConfig(LossConfig):
         least = min(self.temperature, self.temperature_end or MOST)
         if self.popularity_weight > STEEPEST * least:
             raise ValueError(f"popularity_weight is more than {STEEPEST:g} times the temperature; lower it")
-        if self.popularity_learned and not self.popularity_weight:
-            raise ValueError("popularity_learned starts from a popularity_weight above 0; set one, such as temperature")
         return self
 
     @property

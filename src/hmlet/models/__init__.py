@@ -94,6 +94,6 @@ def build(
     """
     model = MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config
     model.similarity = scoring.similarity
-    if scoring.popularity_weight:
+    if scoring.with_popularity:
         model.add_popularity(scoring.popularity_weight, graph, scoring.popularity_learned)
     return model

@@ -339,6 +339,11 @@ class Scoring(NamedTuple):
     popularity_weight: float = 0.0
     popularity_learned: bool = False
 
+    @property
+    def with_popularity(self) -> bool:
+        """Whether scores have a part for the item's popularity."""
+        return self.popularity_weight > 0 or self.popularity_learned
+
 
 BY_PRODUCT = Scoring()
 """Scores that are the dot products of the model's own factors."""

@@ -81,7 +81,7 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
         added = 0.0
     else:
         carried, score = _by_item(fold, user, item)
-        added = float(fold.factor(fold.graph.n_users + item)[-1]) if fold.recipe.popularity_weight else 0.0
+        added = float(fold.factor(fold.graph.n_users + item)[-1]) if fold.recipe.scoring.with_popularity else 0.0
         remainder = score - added - sum(part for _, part in carried)
         layers, gates = _by_layer(fold, user, item), _gates(fold, user, item)
     parts: Parts = {

@@ -94,7 +94,7 @@ class FoldIn:
         else:  # what is read out is not what is propagated, which has to be made again
             inputs = _recorded(_twin(model, layers[0]), graph, how)
         factors = directory.factors()
-        width = model.layers([layer_ND[:1] for layer_ND in layers]).factors().shape[1] + bool(recipe.popularity_weight)
+        width = model.layers([layer_ND[:1] for layer_ND in layers]).factors().shape[1] + recipe.scoring.with_popularity
         if width != factors[0].shape[1]:
             wide = f"{factors[0].shape[1]} columns, and the layers make factors of {width}"
             raise directory.origin(FACTORS).fault(f": tensor 'users': it has {wide}")
@@ -168,12 +168,14 @@ class FoldIn:
 
     def _popularity(self, lists: Lists) -> Tensor | None:
         """What popularity adds to the newcomers' scores, those of them that are items; None: nothing."""
-        weight = self.recipe.popularity_weight
-        if not weight:
+        scoring = self.recipe.scoring
+        if not scoring.with_popularity:
             return None
         count_B = lists.offsets.diff()[: None if lists.side == "item" else 0]
         count_I = torch.from_numpy(self.graph.degree[self.graph.n_users :])
-        start_B, start_I = (popularity_scores(weight, count, count_I) for count in (count_B, count_I))
+        start_B, start_I = (
+            popularity_scores(scoring.popularity_weight, count, count_I) for count in (count_B, count_I)
+        )
         return learned_popularity(start_B, start_I, self.factors[1][:, -1])
 
     def messages(self, lists: Lists) -> list[Tensor]:

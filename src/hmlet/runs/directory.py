@@ -341,7 +341,7 @@ class RunDirectory:
 
     def directions(self, factors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The run's factors without what popularity adds to scores: they say how alike two users or two items are."""
-        if not self.recipe().popularity_weight:
+        if not self.recipe().scoring.with_popularity:
             return factors
         users_UF, items_IF = factors
         return users_UF[:, :-1].contiguous(), items_IF[:, :-1].contiguous()
