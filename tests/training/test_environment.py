@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hmlet.cli import main
 from hmlet.training import environment
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -49,11 +51,27 @@ def test_a_gpu_is_named_with_its_triton(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: f"GPU {place.index}")
     monkeypatch.setattr(environment, "free_memory", lambda place: 7)
-    for triton, told in (("3.1", "3.1"), (None, "missing")):
+    for triton, told, narrow in (("3.1", "3.1", ", bfloat16"), (None, "missing", "")):
+        monkeypatch.setattr(environment, "multiplies_bfloat16", lambda place, able=bool(narrow): able)
         monkeypatch.setattr(environment, "_version", lambda name, triton=triton: triton)
         devices = environment.environment().as_json()["devices"]
         assert devices["cuda:0"] == {"name": f"GPU 0, Triton {told}", "free_bytes": 7}
-        assert devices["cpu"]["name"] == f"{platform.machine()}, {torch.get_num_threads()} threads"
+        assert devices["cpu"]["name"] == f"{platform.machine()}, {torch.get_num_threads()} threads{narrow}"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_sources_are_compiled_at_every_start_if_python_may_not_keep_the_result(
+    kept: bool, forbidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = tmp_path / "torch.pyc"
+    if kept:
+        compiled.touch()
+    monkeypatch.setattr(environment, "cache_from_source", lambda source: str(compiled))
+    monkeypatch.setattr(sys, "dont_write_bytecode", forbidden)
+    assert environment.environment().compiles_at_start == (forbidden and not kept)
+    assert main(["doctor"]) == 0
+    assert ("PYTHONDONTWRITEBYTECODE" in capsys.readouterr().out) == (forbidden and not kept)
 
 
 def test_every_extra_that_all_includes_is_known() -> None:

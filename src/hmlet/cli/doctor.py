@@ -25,3 +25,6 @@ def doctor(as_json: Json = False) -> None:
         print_line(f"{place}: {device.name}, {readable(device.free_bytes)} free")
     missing = ",".join(found.missing_extras)
     print_line(f"missing: pip install 'hmlet[{missing}]'" if missing else "all extras are installed")
+    if found.compiles_at_start:
+        print_line("every command starts seconds later than it could, because Python must not keep what it compiles:")
+        print_line("unset PYTHONDONTWRITEBYTECODE, or run python -m compileall -q on the folder of the libraries once")

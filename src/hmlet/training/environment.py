@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import cache_from_source
+from pathlib import Path
 
 import torch
 
+from hmlet.graph.kernels import multiplies_bfloat16
 from hmlet.training.planning import free_memory
 from hmlet.version import VERSION
 
@@ -26,13 +30,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Environment:
-    """Versions, devices and missing extras."""
+    """Versions, devices, missing extras, and whether every start takes seconds longer than it has to."""
 
     hmlet: str
     python: str
     libraries: Mapping[str, str | None]  # None: not installed
     devices: Mapping[str, Device]
     missing_extras: Sequence[str]
+    compiles_at_start: bool  # Python compiles PyTorch's sources in every process and keeps nothing
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -49,6 +54,7 @@ def environment() -> Environment:
         libraries=libraries,
         devices={str(place): Device(_name(place), free_memory(place)) for place in places},
         missing_extras=[extra for extra, names in extras.items() if any(libraries[name] is None for name in names)],
+        compiles_at_start=sys.dont_write_bytecode and not Path(cache_from_source(torch.__file__)).exists(),
     )
 
 
@@ -73,7 +79,8 @@ def _declared() -> Sequence[str]:
 def _name(place: torch.device) -> str:
     if place.type == "cuda":
         return f"{torch.cuda.get_device_name(place)}, Triton {_version('triton') or 'missing'}"
-    return f"{platform.machine()}, {torch.get_num_threads()} threads"
+    narrow = ", bfloat16" if multiplies_bfloat16(place) else ""
+    return f"{platform.machine()}, {torch.get_num_threads()} threads{narrow}"
 
 
 def _version(name: str) -> str | None:
