@@ -48,13 +48,13 @@ def test_every_loss_gets_settings_of_its_own(loss: str, shape: Shape, device: st
 
 
 def test_the_rule_of_a_likelihood_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LastFM: everyone in each of 80 steps. Gowalla: 5e12 / (300 · 40,981 · 128) users a step, 10 in an epoch."""
+    """LastFM: everyone in each of 80 steps. Gowalla: 3e12 / (300 · 40,981 · 128) users a step, 16 in an epoch."""
     monkeypatch.setattr(fitting, "multiplies_bfloat16", lambda device: False)
     likelihood = ["train.loss=multinomial"]
     small = resolve("lightgcn", overrides=likelihood, shape=Shape(1_880, 4_489, 42_134), device="cpu")
     assert (small.train.batch_size, small.train.epochs, small.loss.temperature) == (1_880, 80, 0.15)  # type: ignore[attr-defined]
     large = resolve("lightgcn", overrides=likelihood, shape=Shape(29_858, 40_981, 810_128), device="cpu")
-    assert (large.train.batch_size, large.train.epochs, large.loss.temperature) == (3_177, 30, 0.07)  # type: ignore[attr-defined]
+    assert (large.train.batch_size, large.train.epochs, large.loss.temperature) == (1_906, 19, 0.07)  # type: ignore[attr-defined]
     assert large.train.precision == "float32"
     pairs = resolve("lightgcn", overrides=["train.loss=softmax"], shape=Shape(1_880, 4_489, 42_134), device="cpu")
     assert (pairs.train.batch_size, pairs.train.epochs, pairs.loss.negatives) == (8_192, 334, 1_000)  # type: ignore[attr-defined]

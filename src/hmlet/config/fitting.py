@@ -43,8 +43,8 @@ POPULAR = 0.12  # their temperature and the weight of popularity, for data on wh
 PAIRS, PAIR_STEPS = 8192, 2000  # of a batch, and how often one is drawn
 NEGATIVES = {"cuda": 0, "cpu": 1000}  # items that a batch of pairs is compared with; 0: all
 EVERYONE_STEPS, SOME_STEPS = {"cuda": 150, "cpu": 80}, 300  # with every user in each step, and with fewer
-# Products of scores that all steps of users may take on a CPU, in float32 and in bfloat16: some five minutes.
-SCORED = {"float32": 5 * 10**12, "bfloat16": 16 * 10**12}
+# Numbers that all steps of users may multiply for their scores on a CPU: a few minutes.
+SCORED = {"float32": 3 * 10**12, "bfloat16": 16 * 10**12}
 
 
 class Shape(NamedTuple):
