@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8192)
-    parser.add_argument("--precision", default="bfloat16", help="as train.precision; on CPU always float32")
+    parser.add_argument("--precision", default="bfloat16", help="as train.precision")
     parser.add_argument("--temperature", type=float, default=0.1)
     parser.add_argument("--edge-dropout", type=float, default=0.0)
     parser.add_argument("--device", default="cpu")

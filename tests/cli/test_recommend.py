@@ -109,7 +109,7 @@ def test_explain_says_what_popularity_adds(tmp_path: Path, capsys: pytest.Captur
     run = finished("lightgcn", tmp_path / "run", *settings, data=ranked.data()).directory.path
     told = call(capsys, "explain", run, "--user", "u3", "--item", "i1")
     parts = json.loads(call(capsys, "explain", run, "--user", "u3", "--item", "i1", "--json"))
-    assert f"the item's popularity {parts['from_popularity']:+.3g}, score" in told
+    assert f"how popular the item is {parts['from_popularity']:+.3g}, score" in told
 
 
 def test_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,7 @@ def explain(
         [[each["item"], _digits(each["contribution"], "+")] for each in shown],
     )
     added = parts["from_popularity"]
-    popular = f"the item's popularity {_digits(added, '+')}, " if added else ""
+    popular = f"how popular the item is {_digits(added, '+')}, " if added else ""
     print_line(
         f"other items {_digits(sum(each['contribution'] for each in others), '+')}, "
         f"remainder {_digits(parts['remainder'], '+')}, {popular}"
