@@ -171,8 +171,9 @@ class FoldIn:
         scoring = self.recipe.scoring
         if not scoring.with_popularity:
             return None
-        count_B = lists.offsets.diff()[: None if lists.side == "item" else 0]
-        count_I = torch.from_numpy(self.graph.degree[self.graph.n_users :])
+        if lists.side == "user":
+            return torch.zeros(0)
+        count_B, count_I = lists.offsets.diff(), torch.from_numpy(self.graph.degree[self.graph.n_users :])
         start_B, start_I = (
             popularity_scores(scoring.popularity_weight, count, count_I) for count in (count_B, count_I)
         )
