@@ -13,6 +13,7 @@ from hmlet.graph import propagator
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.models import Pass
 from hmlet.system.ranks import Ranks
+from hmlet.training import learner as module
 from hmlet.training.learner import Learner
 
 CPU = torch.device("cpu")
@@ -86,3 +87,12 @@ def test_a_rank_has_its_own_columns_of_the_same_start() -> None:
     second = Learner(whole.data, whole.recipe, CPU, ranks=Ranks(rank=1, size=2))
     assert (whole.width, second.width) == (8, 4)
     assert torch.equal(second.model.embedding, whole.model.embedding[:, 4:])
+
+
+@pytest.mark.parametrize("much", [True, False])
+def test_freed_memory_is_kept_where_much_is_free(much: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[None] = []
+    monkeypatch.setattr(module, "leaves_much_free", lambda *needed: much)
+    monkeypatch.setattr(module, "keep_freed_memory", lambda: kept.append(None))
+    learner("lightgcn")
+    assert len(kept) == much

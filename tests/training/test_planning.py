@@ -24,7 +24,17 @@ from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
 from hmlet.system.spelling import in_shell
 from hmlet.training import planning
-from hmlet.training.planning import Ledger, Sizes, changes, fits, free_memory, memory_plan, plainly_fits, require_memory
+from hmlet.training.planning import (
+    Ledger,
+    Sizes,
+    changes,
+    fits,
+    free_memory,
+    leaves_much_free,
+    memory_plan,
+    plainly_fits,
+    require_memory,
+)
 from hmlet.training.profiling import Unwatched
 from hmlet.training.trainer import Trainer
 
@@ -287,6 +297,16 @@ def test_a_training_that_plainly_fits_fits_by_far(name: str, monkeypatch: pytest
     assert not plainly_fits(chosen, sizes, device)
     monkeypatch.setattr(planning, "free_memory", lambda device: 10**13)
     assert plainly_fits(chosen, sizes, device)
+
+
+def test_a_training_leaves_much_free_if_it_takes_a_third_of_it_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, sizes, device = recipe("lightgcn"), Sizes(20_000, 15_000, 500_000), torch.device("cpu")
+    for ranks in (Ranks(), Ranks(0, 2)):
+        need = 3 * ranks.size * memory_plan(chosen, sizes, ranks=ranks).total
+        for free, expected in ((need, True), (need - 1, False)):
+            monkeypatch.setattr(planning, "free_memory", lambda device, free=free: free)
+            assert not plainly_fits(chosen, sizes, device)
+            assert leaves_much_free(chosen, sizes, device, ranks) is expected
 
 
 def test_free_memory_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from hmlet.ranking.scoring import scored_by_weights
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.planning import Sizes, plainly_fits
+from hmlet.training.planning import Sizes, leaves_much_free
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.training.steps import Steps, make_operator, make_steps
 
@@ -38,8 +38,8 @@ class Learner:
         ranks: Ranks = ALONE,
     ) -> None:
         self.data, self.recipe, self.device, self.watch, self.ranks = data, recipe, device, watch, ranks
-        if device.type == "cpu" and plainly_fits(recipe, Sizes.of(data), device):
-            keep_freed_memory()  # a plan does not count that the heap may grow
+        if device.type == "cpu" and leaves_much_free(recipe, Sizes.of(data), device, ranks):
+            keep_freed_memory()
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
         self.model: Model = build(recipe.model, self.graph, initial, recipe.scoring)

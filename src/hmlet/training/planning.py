@@ -37,6 +37,7 @@ from hmlet.training.steps import batch_loss, deterministic
 
 META = torch.device("meta")
 PLENTY = 200  # times e⁰, a batch and the edges is far more than any training takes
+KEPT = 3  # times its plan is more than a training ever takes whose freed memory is kept
 PLENTY_OF_PAIRS = 100  # bytes for each pair of items are more than any closed form takes besides
 
 
@@ -291,6 +292,15 @@ def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:
     tables = 4 * (sizes.nodes + recipe.train.batch_size) * recipe.model.widest
     pairs = sizes.items**2 if recipe.model.solved else 0
     return PLENTY * (tables + sizes.edges) + PLENTY_OF_PAIRS * pairs < free_memory(device)
+
+
+def leaves_much_free(recipe: Recipe, sizes: Sizes, device: torch.device, ranks: Ranks = ALONE) -> bool:
+    """Whether memory that a training frees can be kept for it: a plan does not count that the heap then grows."""
+    if plainly_fits(recipe, sizes, device):
+        return True
+    return fits(
+        KEPT * memory_plan(recipe, sizes, device.type, ranks).total, device.type, ranks.size, free_memory(device)
+    )
 
 
 def require_memory(plan: MemoryPlan, device: torch.device, model: ModelConfig) -> None:
