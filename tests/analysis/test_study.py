@@ -18,7 +18,7 @@ from hmlet.cli import main
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, RunError
 from hmlet.graph import training_graph
-from hmlet.runs import directory as runs
+from hmlet.runs import recorded as runs
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.locking import locked
 

@@ -27,7 +27,7 @@ from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import DataError, RunError
-from hmlet.runs import directory as runs
+from hmlet.runs import recorded as runs
 from hmlet.runs import tensors
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
 from hmlet.runs.directory import RunDirectory

@@ -17,7 +17,7 @@ from torch import Tensor
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import RunError, TrainingError
-from hmlet.runs import directory
+from hmlet.runs import recorded
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
@@ -496,14 +496,14 @@ def test_a_file_that_cannot_be_written_leaves_none_of_those_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = trained(tmp_path / "run", recipe("lightgcn"))
-    save = directory.files.save
+    save = recorded.files.save
 
     def full(path: Path, *written: Any) -> None:
         if "layers" in path.name:
             raise OSError(28, "No space left on device")
         save(path, *written)
 
-    monkeypatch.setattr(directory.files, "save", full)
+    monkeypatch.setattr(recorded.files, "save", full)
     with pytest.raises(RunError, match="No space left"):
         done.finish()
     assert [path.name for path in done.run.path.iterdir() if "safetensors" in path.name] == [CHECKPOINT]

@@ -1,7 +1,6 @@
-"""The run directory: every file is written under a temporary name and renamed, and is checked when it is read.
+"""The run directory: how a run begins, how it is opened, and what its files say that a model learned.
 
-`run.json` is the last file to be written: it names every other file with its SHA-256, so a run whose record says
-"finished" is whole.
+The record is the last file to be written, so a run whose record says "finished" is whole.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
@@ -19,23 +16,20 @@ from typing import NotRequired, TypedDict, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.data.dataset import sha256
 from hmlet.errors import RunError
 from hmlet.models import ItemWeights
 from hmlet.runs import tensors as files
 from hmlet.runs.expected import model_tensors, require_item_weights
-from hmlet.runs.locking import locked, require_own
+from hmlet.runs.locking import require_own
 from hmlet.runs.record import (
     FORMAT_VERSION,
     RECORD,
-    RESTORE,
     DataReference,
     Hardware,
     RefittedFrom,
@@ -43,15 +37,14 @@ from hmlet.runs.record import (
     Source,
     UpdatedFrom,
     Versions,
-    json_text,
 )
+from hmlet.runs.recorded import RecordedFiles, record_in
 from hmlet.runs.tensors import Shape
-from hmlet.system.files import replacing, unwritable
-from hmlet.system.outside import MOST_METRICS, MOST_RECORD, Content, Origin, checked, is_utf8
+from hmlet.system.files import unwritable
+from hmlet.system.outside import MOST_METRICS, MOST_RECORD, Origin, checked, is_utf8
 from hmlet.system.spelling import call, option
-from hmlet.system.tables import Column, read_table
+from hmlet.system.tables import Column
 
-PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
 IDS = "ids.parquet"
 FACTORS = "factors.safetensors"
 DATA = "data"  # a copy of the data set, as a prepared directory
@@ -87,12 +80,8 @@ class _EpochRow(BaseModel):
     gate_share: dict[str, float] = {}
 
 
-class RunDirectory:
-    """One run's files. Reading checks them; writing is atomic."""
-
-    def __init__(self, path: Path, record: RunRecord) -> None:
-        self.path = path
-        self.record = record
+class RunDirectory(RecordedFiles):
+    """One run's files, and what they say."""
 
     # -- creating and opening -------------------------------------------------------------------------------------
 
@@ -140,15 +129,7 @@ class RunDirectory:
     def open(cls, path: Path | str) -> RunDirectory:
         """An existing run directory, finished or not; its record is checked here, other files when they are read."""
         path = Path(path)
-        file = _inside(path, RECORD)
-        if not file.is_file():
-            problem = "is not a run directory (it has no run.json)" if path.exists() else "does not exist"
-            raise RunError(f"{path} {problem}", f"train one with {call('fit', out='RUN')}")
-        return cls(path, RunRecord.from_content(Origin(file, RunError, RESTORE).read(MOST_RECORD)))
-
-    @property
-    def finished(self) -> bool:
-        return self.record.finished
+        return cls(path, record_in(path))
 
     def require_finished(self) -> RunDirectory:
         if not self.finished:
@@ -165,53 +146,6 @@ class RunDirectory:
             if own != recorded:
                 raise file.origin.fault(f": {key} is {own!r}, and {RECORD} has {recorded!r}")
         return recipe
-
-    # -- writing --------------------------------------------------------------------------------------------------
-
-    def write(self, name: str, save: Callable[[Path], None]) -> None:
-        """Replace a file by what `save` writes, and record its checksum.
-
-        The record of a finished run vouches for the old content and the new one before it vouches for the new one
-        alone: a process may be killed after either of the two renames.
-        """
-        with replacing(self.path / name, RunError) as temporary:
-            save(temporary)
-            checksum = sha256(temporary)
-            if self.finished and name in self.record.files:
-                self.record = self.record.with_file(name, *self.record.files[name], checksum)
-                self.write_record()
-        self.record = self.record.with_file(name, checksum)
-
-    def write_together(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Write the tensors of several files of an unfinished run, side by side; all are in memory at once."""
-        with ExitStack() as held, ThreadPoolExecutor(len(tensors)) as pool:
-            made = [held.enter_context(replacing(self.path / name, RunError)) for name in tensors]
-            checksums = list(pool.map(_saved, made, tensors.values()))
-        for name, checksum in zip(tensors, checksums, strict=True):
-            self.record = self.record.with_file(name, checksum)
-
-    def write_text(self, name: str, text: str) -> None:
-        self.write_bytes(name, text.encode())
-
-    def write_bytes(self, name: str, content: bytes) -> None:
-        def save(path: Path) -> None:
-            path.write_bytes(content)
-
-        self.write(name, save)
-
-    def write_json(self, name: str, value: object) -> None:
-        self.write_text(name, json_text(value))
-
-    def write_table(self, name: str, table: pa.Table) -> None:
-        self.write(name, lambda path: pq.write_table(table, path, compression="zstd"))
-
-    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        self.write(name, lambda path: files.save(path, tensors))
-
-    def write_record(self) -> None:
-        """Write run.json, the file that vouches for all others."""
-        with replacing(self.path / RECORD, RunError) as temporary:
-            temporary.write_text(self.record.to_text(), encoding="utf-8")
 
     def reopen(self, recipe: Recipe) -> None:
         """Make the run unfinished, with another recipe; what was written about its model is removed.
@@ -236,72 +170,6 @@ class RunDirectory:
                 file.write(json.dumps(row, allow_nan=False) + "\n")
         except OSError as error:
             raise unwritable(self.path / "metrics.jsonl", error, RunError) from error
-
-    def remove(self, name: str) -> None:
-        try:
-            (self.path / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise unwritable(self.path / name, error, RunError) from error
-        self.record = self.record.without_file(name)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the directory alone, with the record as it is by now."""
-        with locked(self.path, PATIENCE):
-            self.record = RunDirectory.open(self.path).record
-            yield
-
-    @contextmanager
-    def update(self) -> Iterator[None]:
-        """Hold the directory alone and add to the record, which is written unless something fails."""
-        with self.alone():
-            yield
-            self.write_record()
-
-    # -- reading --------------------------------------------------------------------------------------------------
-
-    def has(self, name: str) -> bool:
-        return (self.path / name).is_file()
-
-    def file(self, name: str) -> Path:
-        """The path of a file in the directory itself; names and links that lead out of it are refused."""
-        return _inside(self.path, name)
-
-    def origin(self, name: str) -> Origin:
-        """A file of the directory, for reading and for errors."""
-        return Origin(self.file(name), RunError, RESTORE)
-
-    def content(self, name: str, most: int | None = None) -> Content:
-        """The bytes of a recorded file, whose checksum is what the record says."""
-        content = self._recorded(name).read(most)
-        self._vouch(name, content.sha256)
-        return content
-
-    def read_bytes(self, name: str) -> bytes:
-        return self.content(name).data
-
-    def read_json(self, name: str) -> dict[str, object]:
-        return self.content(name, MOST_RECORD).json_object()
-
-    def read_table(self, name: str, columns: Mapping[str, Column]) -> pa.Table:
-        """A recorded Parquet file that has these columns, and perhaps others."""
-        return read_table(self.content(name), columns)
-
-    def read_tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of a recorded safetensors file."""
-        stored = files.read(self._recorded(name))
-        self._vouch(name, stored.sha256)
-        return stored.tensors
-
-    def _recorded(self, name: str) -> Origin:
-        origin = self.origin(name)
-        if name not in self.record.files or not origin.path.is_file():
-            raise RunError(f"{origin.path} is missing", "the run is incomplete: resume it or train again")
-        return origin
-
-    def _vouch(self, name: str, found: str) -> None:
-        if found not in self.record.files[name]:
-            raise self.origin(name).fault("is damaged or belongs to another run (its checksum differs from run.json)")
 
     def metrics(self) -> list[Epoch]:
         """The rows of metrics.jsonl."""
@@ -400,22 +268,6 @@ def keep_only(path: Path, names: Collection[str]) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         elif entry.name not in names:
             entry.unlink(missing_ok=True)
-
-
-def _saved(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write tensors; returns the file's checksum."""
-    files.save(path, tensors)
-    return sha256(path)
-
-
-def _inside(directory: Path, name: str) -> Path:
-    """The path of a file in a directory. A run may come from a stranger: nothing leads out of it."""
-    path = directory / name
-    if Path(name).name != name:
-        raise RunError(f"{path} is outside the run directory", "do not trust this run")
-    if path.is_symlink():
-        raise RunError(f"{path} is a symbolic link", "put the file itself there")
-    return path
 
 
 def _reference(path: Path, data: Dataset, keep: bool) -> DataReference:
