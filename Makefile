@@ -35,7 +35,7 @@ pytest: $(READY)
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
-format: $(READY) ## format the code and mend what the linter can
+format: $(READY) ## format the code and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -19,7 +19,8 @@ HEADER = """\
 # Command-line reference
 
 Written by `make docs` from the commands themselves; do not edit. Every command exits with 0 on success, with 2 and one
-line `error: …` on standard error for a mistake that you can mend, and with 1 for a bug of ours.
+line `error: …` on standard error for a user error, and with 1 for an internal error. After SIGINT or SIGTERM the
+status is 130 or 143, and 75 if a training lost another rank.
 """
 
 

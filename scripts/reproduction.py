@@ -92,7 +92,7 @@ def summary_sheet(tables: Sequence[Tables]) -> Sheet:
             ]
         )
     ours_columns, rival_columns = [OURS_TITLE, "seeds", "paper", "verdict"], [RIVAL_TITLE, "seeds", "paper"]
-    columns = ["test NDCG@20", *ours_columns, *rival_columns, "gain, paired", "p over seeds"]
+    columns = ["test NDCG@20", *ours_columns, *rival_columns, "gain, paired", "p over seeds, uncorrected"]
     return Sheet("Summary", "", columns, rows, (3, 7))
 
 

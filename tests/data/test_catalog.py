@@ -345,3 +345,11 @@ def test_fetch_prints_one_json_object_and_nothing_else(tmp_path: Path, capsys: p
     captured = capsys.readouterr()
     assert json.loads(captured.out)["interactions"] == 11
     assert captured.err == ""
+
+
+def test_a_file_with_columns_of_other_names_is_to_be_prepared(tmp_path: Path) -> None:
+    (file := tmp_path / "plays.csv").write_text("listener,song\nann,Naima\n", encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"looks like the user.*prepare it with `hmlet.Dataset.from_file\(…\)`: name it"
+    ):
+        catalog.load(file)

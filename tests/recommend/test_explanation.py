@@ -67,8 +67,14 @@ def test_the_sentence_names_user_item_and_the_strongest_reason(run: Run) -> None
     assert parts["sentence"].endswith(".")
     assert "u5" in parts["sentence"]
     assert "i0 scores" in parts["sentence"]
-    speaking = [each["item"] for each in parts["carried_by"] if each["contribution"] * parts["score"] > 0]
-    assert not speaking or f" for u5: {speaking[0]} (" in parts["sentence"]
+    verb = "raise" if parts["score"] > 0 else "lower"
+    reasons = [each["item"] for each in parts["carried_by"] if each["contribution"] * parts["score"] > 0]
+    if not reasons:
+        assert f"None of the user's items {verb}s" in parts["sentence"]
+    elif len(reasons) == 1:
+        assert f"only {reasons[0]} (" in parts["sentence"]
+    else:
+        assert f"{verb} it are {reasons[0]} (" in parts["sentence"].replace(" most", "")
     assert "(the user already has it)" in run.explain("u5", parts["carried_by"][0]["item"])["sentence"]
 
 
@@ -84,7 +90,7 @@ def test_a_user_without_training_items_is_explained_by_layers_alone(model: str, 
     assert (parts["carried_by"], parts["seen"]) == ([], False)
     assert parts["score"] == parts["remainder"] == pytest.approx(score, abs=1e-12)
     assert sum(layer["contribution"] for layer in parts["layers"]) == pytest.approx(score, abs=1e-6)
-    assert "u6, who has no training items" in parts["sentence"]
+    assert "The user has no training items that could explain it." in parts["sentence"]
 
 
 def test_a_linear_model_by_hand(tmp_path: Path) -> None:
@@ -134,23 +140,22 @@ def test_a_sentence_by_hand() -> None:
         "remainder": 0.8376544,
     }
     assert sentence(parts) == (
-        "Naima scores 1.5 for 7: So What (+0.75) and 300 (+0.0123) speak for it, 51% of the score together, "
-        "the rest is other items and the user's own embedding; layer 1 carries the largest part"
-        ", and at layer 1 the gate chose "
-        "the linear branch for the user (75%) and the non-linear one for the item (50%)."
+        "Naima scores 1.5 for 7. The user's items that raise it are So What (+0.75) and 300 (+0.0123), together "
+        "51% of the score. The rest comes from other items and the user's own embedding. Layer 1 contributes most. "
+        "At layer 1 the gate chose the linear branch for the user (75%) and the non-linear one for the item (50%)."
     )
     plain = {**parts, "gates": [], "seen": True, "score": -0.4}
     plain["layers"] = [{"layer": 0, "contribution": -0.5}, {"layer": 1, "contribution": 0.1}]
     assert sentence(plain) == (
-        "Naima scores -0.4 for 7 (the user already has it): Blue in Green (-0.1) speaks against it, 25% of the score, "
-        "the rest is other items and the user's own embedding; layer 0 carries the largest part."
+        "Naima scores -0.4 for 7 (the user already has it). Of the user's items only Blue in Green (-0.1) lowers it, "
+        "25% of the score. The rest comes from other items and the user's own embedding. Layer 0 contributes most."
     )
     against = {**parts, "layers": parts["layers"][:1], "gates": [], "carried_by": parts["carried_by"][2:]}
-    assert sentence(against) == "Naima scores 1.5 for 7, although none of the user's items speaks for it."
+    assert sentence(against) == "Naima scores 1.5 for 7. None of the user's items raises the score."
     helpful = {**against, "score": -1.0, "carried_by": parts["carried_by"][:1]}
-    assert "7, although none of the user's items speaks against it." in sentence(helpful)
+    assert "7. None of the user's items lowers the score." in sentence(helpful)
     assert sentence({**against, "carried_by": []}) == (
-        "Naima scores 1.5 for 7, who has no training items, so that no item explains it."
+        "Naima scores 1.5 for 7. The user has no training items that could explain it."
     )
 
 
@@ -167,17 +172,17 @@ def test_a_sentence_names_the_three_strongest_and_what_balances_them() -> None:
     }
     parts |= {"layers": [{"layer": 0, "contribution": 1.0}], "gates": []}
     assert sentence(parts) == (
-        "x scores 1 for u: i0 (+0.9), i1 (+0.5) and i2 (+0.1) speak most for it, 150% of the score together, "
-        "balanced by other items and the user's own embedding."
+        "x scores 1 for u. The user's items that raise it most are i0 (+0.9), i1 (+0.5) and i2 (+0.1), together "
+        "150% of the score. The difference comes from other items and the user's own embedding."
     )
     against = [{**each, "contribution": -each["contribution"]} for each in carried]
     assert sentence({**parts, "score": -2.0, "carried_by": against}) == (
-        "x scores -2 for u: i0 (-0.9), i1 (-0.5) and i2 (-0.1) speak most against it, 75% of the score together, "
-        "the rest is other items and the user's own embedding."
+        "x scores -2 for u. The user's items that lower it most are i0 (-0.9), i1 (-0.5) and i2 (-0.1), together "
+        "75% of the score. The rest comes from other items and the user's own embedding."
     )
     assert sentence({**parts, "score": -0.9001, "carried_by": against[:1]}) == (
-        "x scores -0.9 for u: i0 (-0.9) speaks against it, 100% of the score."
+        "x scores -0.9 for u. Of the user's items only i0 (-0.9) lowers it, 100% of the score."
     )
-    assert (
-        sentence({**parts, "score": 0.0, "carried_by": against[:1]}) == "x scores 0 for u: i0 (-0.9) speaks against it."
+    assert sentence({**parts, "score": 0.0, "carried_by": against[:1]}) == (
+        "x scores 0 for u. Of the user's items only i0 (-0.9) lowers it."
     )

@@ -11,7 +11,6 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from hmlet.runs.locking import locked
 from hmlet.runs.record import RECORD, json_checksum
 from hmlet.system import locks
 from hmlet.training import loop as training
-from hmlet.training import planning
 from hmlet.training.trainer import StopTraining
 
 SETTINGS = [
@@ -427,15 +425,6 @@ class FailingDisk:
         return SafetensorError(f"Error while serializing: I/O error: {os.strerror(self.number)}")
 
 
-@pytest.fixture
-def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is planned once for all trainings of a recipe: no file has a part in that, and it takes as long."""
-    plan = cache(planning.memory_plan)
-    for module in (planning, training):
-        monkeypatch.setattr(module, "memory_plan", plan)
-
-
-@pytest.mark.usefixtures("planned_once")
 @pytest.mark.parametrize(("number", "for_ever"), [(errno.EIO, False), (errno.ENOSPC, True)], ids=["EIO", "ENOSPC"])
 def test_a_training_survives_any_failing_file_operation(
     number: int, for_ever: bool, data: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -155,8 +155,8 @@ def fit(
 
     `data` is a pandas, Polars or Arrow frame, a SciPy matrix, an interaction file, a prepared directory, a named set or
     a `Dataset`, which has constructors for columns with other names, other splits and own parts. `settings` and `seed`
-    change the recipe. Of several recipes, each with a loss of its own, the one that is best on validation after a short
-    training is taken; a model by its name, for data that no search was made for, has such alternatives. `minutes` is a
+    change the recipe. If you pass several recipes with different losses, each is trained briefly and the best on
+    validation is used. A model's name does the same for data without a searched recipe. `minutes` is a
     budget for the whole call: the recipe's schedule is shortened to as many epochs as fit, which the recipe of the
     finished run names. `threads` on the CPU are by default as many as the process may use. With
     `resume`, the run in `out` continues from its last checkpoint, by its own recipe if none is given. With `extend`, a
@@ -215,7 +215,7 @@ def fit(
 
 
 def finish(run: Path | str, *, device: str = "auto", progress: Progress | bool = True) -> Run:
-    """Make a finished run of an interrupted one, with its best model so far: `hmlet finish`.
+    """Finish an interrupted run with its best model so far: `hmlet finish`.
 
     Example: hmlet.finish("runs/end").evaluate()
 

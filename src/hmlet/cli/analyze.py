@@ -28,7 +28,7 @@ def analyze(
 ) -> None:
     """Analyse the gates of a finished run and store the result in it as analysis.json.
 
-    With several runs of one model and data set it also tells how many nodes keep their class.
+    With several seeds of one model, it also reports how many nodes keep their class.
 
     Example: hmlet analyze runs/end --json
 

@@ -48,7 +48,7 @@ def board(
     """Train our arms on a benchmark's public split and compare them with published numbers.
 
     Each arm trains on the whole training part, for a fixed number of epochs, and is tested on the published test set.
-    Choose between recipes with --selection, which never reads that set. Call it again to go on.
+    Choose between recipes with --selection, which never reads that set. Call it again to continue.
 
     Example: hmlet board gowalla --arm ease --arm gf-cf --seeds 1
 

@@ -68,6 +68,9 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # all but the end of a 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output and nothing else.")]
 # The recipe options of train, plan and tune.
 _MODEL = typer.Option(help="The model's name; `hmlet models` lists them, the default first.")
+_DATA = typer.Argument(metavar="DATA", help="A prepared directory, an interaction file or a named set.")
+Data = Annotated[str, _DATA]
+MaybeData = Annotated[str | None, _DATA]
 MaybeModel = Annotated[str | None, _MODEL]
 Preset = Annotated[str, typer.Option(help="Recipe to start from: hmlet, fitted, gpu, fast, best, paper or authors.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="section.key=value, repeatable.")]

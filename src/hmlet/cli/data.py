@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmlet.cli.console import Json, print_json, print_line, print_table, progress
+from hmlet.cli.console import Data, Json, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
     from hmlet.data import Dataset
@@ -221,7 +221,7 @@ def _tell(dataset: Dataset, out: Path) -> None:
 
 @app.command("stats")
 def stats(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    data: Data,
     mirror: Mirror = None,
     as_json: Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
+from hmlet.cli.console import Data, Json, app, note, print_json, print_line, print_table, progress
 
 if TYPE_CHECKING:
     from hmlet import Leaderboard
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def leaderboard(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    data: Data,
     out: Annotated[Path, typer.Option(help="Directory for the runs and the page; run the command again to continue.")],
     minutes: Annotated[float, typer.Option(help="Time budget for all models together.")] = 15.0,
     model: Annotated[

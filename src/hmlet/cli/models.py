@@ -19,5 +19,5 @@ def models(as_json: Json = False) -> None:
         return
     print_table(
         ["model", "kind", "summary", "losses"],
-        [[each.name, each.kind, each.summary, ", ".join(each.losses) or "none (closed form)"] for each in found],
+        [[each.name, each.kind, each.summary, ", ".join(each.losses) or "none (solved directly)"] for each in found],
     )

@@ -8,6 +8,7 @@ import typer
 
 from hmlet.cli.console import (
     Json,
+    MaybeData,
     MaybeModel,
     Overrides,
     Preset,
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from hmlet import Plan
 
 Count = Annotated[
-    float | None, typer.Option(help="Number of them instead of DATA, such as 1e8.", min=1, max=2**31 - 1)
+    float | None, typer.Option(help="How many there are, if there is no DATA, such as 1e8.", min=1, max=2**31 - 1)
 ]  # the limit of 32-bit indices
 
 
 @app.command()
 def plan(
-    data: Annotated[str | None, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")] = None,
+    data: MaybeData = None,
     model: MaybeModel = None,
     users: Count = None,
     items: Count = None,

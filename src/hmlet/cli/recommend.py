@@ -103,7 +103,7 @@ def explain(
     data: DataNow = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a recommendation: in one sentence, by layer, and by the user's own items.
+    """Explain a recommendation: in words, by layer, and by the user's own items.
 
     Example: hmlet explain runs/end --user gimp --item libgtk-3-0
     """

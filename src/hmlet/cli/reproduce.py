@@ -60,7 +60,8 @@ def reproduce(
 ) -> None:
     """Train with the recorded recipes and compare every number with the paper's on one page.
 
-    Call it again to go on: recorded runs are skipped, an interrupted one resumes. What was not run says so.
+    Call it again to continue: recorded runs are skipped, and an interrupted one resumes. Cells without a run say
+    "not run".
 
     Example: hmlet reproduce --dataset debian --seeds 1
 

@@ -38,9 +38,7 @@ def serve(
     ab: Annotated[
         Path | None, typer.Option(help="A second run directory, which answers a share of the users (A/B test).")
     ] = None,
-    share: Annotated[
-        float | None, typer.Option(help="The share of users whom the second run answers; 0.5 if not given.")
-    ] = None,
+    share: Annotated[float | None, typer.Option(help="Share of users that get the second run. Default: 0.5.")] = None,
 ) -> None:
     """Serve a run over HTTP, with the explorer page at /.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmlet.cli.console import (
+    Data,
     Json,
     MaybeModel,
     Overrides,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @app.command()
 def train(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    data: Data,
     model: MaybeModel = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
     preset: Preset = "hmlet",
@@ -57,8 +58,8 @@ def train(
         bool,
         typer.Option(
             "--extend",
-            help="Train more epochs in --out if its step size is constant: twice as many as it has, or"
-            " --set train.epochs.",
+            help="Continue the run in --out to more epochs: twice its number, or --set train.epochs. Needs a"
+            " constant step size.",
         ),
     ] = False,
     evaluated: Annotated[

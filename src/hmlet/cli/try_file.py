@@ -40,7 +40,7 @@ def try_file(
 ) -> None:
     """Try your own file: guess its columns, prepare it, train the quick models, and recommend to three users.
 
-    Call it again to go on. Nothing of yours is overwritten.
+    Call it again to continue. Nothing of yours is overwritten.
 
     Example: hmlet try ratings.csv
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from hmlet.cli.console import Json, MaybeModel, Overrides, Preset, app, print_json, print_line, progress
+from hmlet.cli.console import Data, Json, MaybeModel, Overrides, Preset, app, print_json, print_line, progress
 
 if TYPE_CHECKING:
     from hmlet.api import Pruning, Sampler
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def tune(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A prepared directory or a named set.")],
+    data: Data,
     out: Annotated[Path, typer.Option(help="Directory for the search: trials, study, best recipe.")],
     model: MaybeModel = None,
     space: Annotated[

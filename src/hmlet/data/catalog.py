@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hmlet.data.adjacency import Adjacency, read_adjacency
+from hmlet.data.columns import UnclearColumns
 from hmlet.data.dataset import PARTS, Dataset, sha256
 from hmlet.data.download import download
 from hmlet.data.interactions import Interactions, Ints, Vocabulary, encode, merge
@@ -28,7 +29,7 @@ from hmlet.data.record import DATASET_VERSION, Provenance, is_prepared, read_rec
 from hmlet.data.text import open_text
 from hmlet.errors import DataError
 from hmlet.system.progress import Advance, silent
-from hmlet.system.spelling import option
+from hmlet.system.spelling import call, option
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
@@ -87,7 +88,10 @@ def load(name_or_path: str | Path, *, mirror: str | None = None, advance: Advanc
             f"make it with `hmlet data prepare`, or use one of {', '.join(CATALOG)}",
         )
     if path.is_file():
-        return prepare([path], advance=advance)
+        try:
+            return prepare([path], advance=advance)
+        except UnclearColumns as error:  # its hint names what a command with DATA does not have
+            raise DataError(error.message, f"prepare it with {call('Dataset.from_file')}: {error.hint}") from error
     return Dataset.load(path)
 
 

@@ -25,6 +25,10 @@ GUESSES = {
 NAME_WORDS = ("name", "title", "label")
 
 
+class UnclearColumns(DataError):
+    """A file of which it cannot be told, or was not told rightly, which column plays which role."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """The user's names for the roles. User and item are guessed where they are not given; the rest only on demand."""
@@ -53,7 +57,7 @@ class Columns:
             if at is not None:
                 chosen[role] = at
         if chosen["user"] == chosen["item"]:
-            raise DataError(
+            raise UnclearColumns(
                 f"{shown}: user and item are the same column {header[chosen['user']]!r}",
                 f"name them with {option('user')} and {option('item')}",
             )
@@ -66,13 +70,13 @@ class Columns:
         guess = next((guess for guess in GUESSES[role] if guess in spellings), None)
         if guess is not None and spellings.count(guess) > 1:
             alike = [name for name, spelling in zip(header, spellings, strict=True) if spelling == guess]
-            raise DataError(
+            raise UnclearColumns(
                 f"{shown} has {len(alike)} columns that look like the {role}: {listed(alike)}",
                 f"rename one, or name the right one with {option(role)}",
             )
         at = None if guess is None else spellings.index(guess)
         if at is None and role in self.needed:
-            raise DataError(
+            raise UnclearColumns(
                 f"{shown} has no column that looks like the {role}; its columns are {listed(header)}",
                 f"name it with {option(role)}" + (otherwise if role in ("user", "item") else ""),
             )
@@ -83,7 +87,7 @@ class Columns:
         count = list(header).count(name)
         if count != 1:
             problem = "has no column" if count == 0 else f"has {count} columns named"
-            raise DataError(
+            raise UnclearColumns(
                 f"{shown} {problem} {name!r}; its columns are {listed(header)}",
                 f"name the right one with {option('split' if role == 'part' else role)}",
             )

@@ -1,4 +1,4 @@
-"""Why an item is recommended to a user: the score taken apart, as numbers and as a sentence.
+"""Why an item is recommended to a user: the score taken apart, as numbers and in words.
 
 Two ways to add up to the same score:
 - by layer: a readout is linear in the layers, so the user's factor is a sum of one part per layer, and the score is the
@@ -135,49 +135,50 @@ def _gates(fold: FoldIn, user: int, item: int) -> list[GateChoices]:
 
 
 def sentence(parts: Parts) -> str:
-    """An explanation in words."""
+    """An explanation in a few plain sentences."""
     sign = 1 if parts["score"] > 0 else -1
-    layer = max(parts["layers"], key=lambda each: sign * each["contribution"])["layer"]
     owned = " (the user already has it)" if parts["seen"] else ""
-    words = f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}{owned}{_reason(parts, sign)}"
+    said = [f"{_readable(parts)} scores {parts['score']:.3g} for {parts['user']}{owned}", *_reasons(parts, sign)]
     if len(parts["layers"]) > 1:
-        words += f"; layer {layer} carries the largest part"
+        layer = max(parts["layers"], key=lambda each: sign * each["contribution"])["layer"]
+        said.append(f"Layer {layer} contributes most")
     for gate in parts["gates"][-1:]:
         user, item = gate["user"], gate["item"]
-        words += (
-            f", and at layer {gate['layer']} the gate chose the {user['branch']} branch for the user"
+        said.append(
+            f"At layer {gate['layer']} the gate chose the {user['branch']} branch for the user"
             f" ({user['probability']:.0%}) and the {item['branch']} one for the item ({item['probability']:.0%})"
         )
-    return words + "."
+    return ". ".join(said) + "."
 
 
-def _reason(parts: Parts, sign: int) -> str:
-    """The items that speak most for a positive score, or against another one, and their share of it."""
+def _reasons(parts: Parts, sign: int) -> list[str]:
+    """Which of the user's items raise a positive score most, or lower another one, their share of it, and the rest."""
     if not parts["carried_by"]:
-        return ", who has no training items, so that no item explains it"
-    side, score = "for" if sign > 0 else "against", parts["score"]
-    speaking = [each for each in parts["carried_by"] if sign * each["contribution"] > 0]
-    if not speaking:
-        return f", although none of the user's items speaks {side} it"
-    named = speaking[:MOST_NAMED]
+        return ["The user has no training items that could explain it"]
+    verb, score = "raise" if sign > 0 else "lower", parts["score"]
+    moving = [each for each in parts["carried_by"] if sign * each["contribution"] > 0]
+    if not moving:
+        return [f"None of the user's items {verb}s the score"]
+    named = moving[:MOST_NAMED]
     listed = enumerated([f"{_readable(each)} ({each['contribution']:+.3g})" for each in named])
-    verb = "speaks" if len(named) == 1 else "speak"
-    if len(speaking) > len(named):
-        verb += " most"
-    words = f": {listed} {verb} {side} it"
+    if len(moving) == 1:
+        words = f"Of the user's items only {listed} {verb}s it"
+    else:
+        most = " most" if len(moving) > len(named) else ""
+        words = f"The user's items that {verb} it{most} are {listed}"
     if score == 0:
-        return words
+        return [words]
     share = sum(each["contribution"] for each in named) / score
-    amount = f"{share:.0%} of the score" if len(named) == 1 else f"{share:.0%} of the score together"
-    if f"{share:.0%}" == "100%":
-        return f"{words}, {amount}"
-    balance = "the rest is" if share <= 1 else "balanced by"
+    amount = f"{share:.0%} of the score" if len(named) == 1 else f"together {share:.0%} of the score"
     rest = ["other items"] if len(parts["carried_by"]) > len(named) else []
     if parts["remainder"]:
         rest.append("the user's own embedding")
     if parts["from_popularity"]:
         rest.append("how popular the item is")
-    return f"{words}, {amount}" + (f", {balance} {enumerated(rest)}" if rest else "")
+    if not rest or f"{share:.0%}" == "100%":
+        return [f"{words}, {amount}"]
+    balance = "The rest comes from" if share <= 1 else "The difference comes from"
+    return [f"{words}, {amount}", f"{balance} {enumerated(rest)}"]
 
 
 def _readable(each: NamedItem) -> str:

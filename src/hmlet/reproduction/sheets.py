@@ -114,7 +114,7 @@ def tests_sheet(tables: Tables) -> Sheet:
             "p (Wilcoxon)",
             "effect size d",
             "95 % interval",
-            "p over seeds",
+            "p over seeds (Holm)",
         ],
         rows,
     )

@@ -242,7 +242,7 @@ class Tables:
         seeds = self.seed_tests["ndcg"]
         gap, over_seeds = gaps[best.cell.model], seeds[best.cell.model].holm_p
         amount = "level" if gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
-        told = "one seed" if over_seeds is None else f"{p_text(over_seeds)} over seeds"
+        told = "one seed" if over_seeds is None else f"{p_text(over_seeds)} over seeds (Holm)"
         ours = (
             f"{amount} over {best.cell.label}, p = {p_text(gap.t_test_p)} over users, {told} "
             f"({len(gaps)} of {len(wanted)} baselines run)"

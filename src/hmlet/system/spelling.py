@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 # Arguments and functions whose options and commands have other names.
 OPTIONS = {"k": "-k", "overwrite": "--force", "allow_hosts": "--allow-host", "token": "--token-file"}
-COMMANDS = {"fit": "train"}
+COMMANDS = {"fit": "train", "Dataset.from_file": "data prepare"}
 _in_shell = False
 
 

@@ -27,7 +27,7 @@ from hmlet.system.units import duration, readable
 from hmlet.training.ahead import Ahead
 from hmlet.training.comparison import compare, shares
 from hmlet.training.forecast import measure_pace, shortened, within_budget
-from hmlet.training.planning import Sizes, memory_plan, plainly_fits, require_memory
+from hmlet.training.planning import Sizes, plainly_fits, remembered_plan, require_memory
 from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
 from hmlet.training.steps import deterministic
 from hmlet.training.trainer import Listener, Tell, Trainer, extendable, untold
@@ -249,7 +249,7 @@ def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
     if plainly_fits(recipe, Sizes.of(data), device):
         return
-    plan = memory_plan(recipe, Sizes.of(data), device.type, ranks)
+    plan = remembered_plan(recipe, Sizes.of(data), device.type, ranks)
     require_memory(plan, device, recipe.model)
     share = " a rank" if ranks.size > 1 else ""
     tell(f"{recipe.model.name} on {data.name}: about {readable(plan.total)} of memory{share}")

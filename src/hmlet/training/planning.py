@@ -10,6 +10,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,12 @@ def memory_plan(recipe: Recipe, sizes: Sizes, device: str = "cpu", ranks: Ranks 
     """The bytes that training a recipe takes on each rank's device ("cpu" or "cuda"), however large the graph."""
     with standing_for(device), deterministic(recipe.train.deterministic):
         return _plan(recipe, sizes, device, ranks)
+
+
+@lru_cache(maxsize=8)
+def remembered_plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
+    """The same for those who ask again: whether a training fits, and whether it leaves memory free."""
+    return memory_plan(recipe, sizes, device, ranks)
 
 
 def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
@@ -299,7 +306,7 @@ def leaves_much_free(recipe: Recipe, sizes: Sizes, device: torch.device, ranks: 
     if plainly_fits(recipe, sizes, device):
         return True
     return fits(
-        KEPT * memory_plan(recipe, sizes, device.type, ranks).total, device.type, ranks.size, free_memory(device)
+        KEPT * remembered_plan(recipe, sizes, device.type, ranks).total, device.type, ranks.size, free_memory(device)
     )
 
 
