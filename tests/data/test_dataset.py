@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmlet.data import PARTS, Columns, Dataset, Interactions, Vocabulary, catalog, dataset, prepare
+from hmlet.data.dialect import SkippedRow
 from hmlet.data.interactions import encode, merge
 from hmlet.errors import ConfigError, DataError, UnknownId
 
@@ -326,6 +327,18 @@ def test_replacing_needs_to_be_asked_for_and_is_whole(tmp_path: Path) -> None:
     second.save(tmp_path / "out", overwrite=True)
     assert Dataset.load(tmp_path / "out").fingerprint == second.fingerprint != first.fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_only_what_a_prepared_directory_has_is_replaced(tmp_path: Path) -> None:
+    data = Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}))
+    data.skipped = [SkippedRow("f.csv", 3, "no item")]
+    data.save(tmp_path / "out")
+    data.save(tmp_path / "out", overwrite=True)
+    for name in ("thesis.tex", "runs"):
+        (tmp_path / "out" / name).mkdir()
+        with pytest.raises(DataError, match=rf"cannot be replaced: it also has '{name}'"):
+            data.save(tmp_path / "out", overwrite=True)
+    assert len(list((tmp_path / "out").iterdir())) == 7
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ _TABLES = {
     "users.parquet": _SIDE,
     "items.parquet": _SIDE,
 }
+_OWN_FILES = {RECORD_FILE, SKIPPED_FILE, *_TABLES}
 
 
 @dataclass(frozen=True)
@@ -357,7 +358,7 @@ def _recover(path: Path) -> None:
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:
-    """Refuse to write over anything but a prepared directory, and over that only when asked."""
+    """Refuse to write over anything but a prepared directory without other files, and over that only when asked."""
     if not path.exists():
         return
     if not is_prepared(path):
@@ -366,6 +367,12 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         raise DataError(
             f"{path} exists already",
             f"choose another {option('out')}, or pass {option('overwrite', True)} to replace it",
+        )
+    others = sorted({entry.name for entry in path.iterdir()} - _OWN_FILES)
+    if others:
+        raise DataError(
+            f"{path} cannot be replaced: it also has {others[0]!r}, which is not part of a prepared directory",
+            f"move that elsewhere, or choose another {option('out')}",
         )
 
 
