@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,13 @@ def test_the_command_writes_both_runs_and_says_what_each_is(tmp_path: Path, caps
     assert answer["run"] == str(out)
     assert answer["refitted_from"]["test"]["ndcg"] == Run.open(f"{out}-selection").evaluate().metrics["ndcg"]
     assert main([*command, "--extend"]) == 2
+
+
+def test_a_refit_is_resumed_without_naming_the_recipe_again(tmp_path: Path) -> None:
+    data, out = str(checkerboard().save(tmp_path / "data")), tmp_path / "production"
+    command = ["train", data, "--out", str(out), "--device", "cpu", "--refit-all"]
+    assert main([*command, "--model", "bpr", *options(*SHORT)]) == 0
+    assert main([*command, "--resume"]) == 0
+    shutil.rmtree(out)  # as if the refit had not begun
+    assert main([*command, "--resume"]) == 0
+    assert Run.open(out).recipe.train.batch_size == 64

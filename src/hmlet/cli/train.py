@@ -100,12 +100,15 @@ def train(
     import hmlet
     from hmlet.api import DEFAULT, RECORD, alternatives, longer_recipe, recorded_recipe
 
+    if refit_all and out is not None and (extend or out.name in ("", "..")):
+        raise ConfigError("--refit-all needs a new --out", "drop --extend and name another directory")
+    trained = out.with_name(f"{out.name}-selection") if refit_all and out is not None else out
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
     own = not (model or config or given(context, "preset") or given(context, "seed"))
-    if extend and out is not None and own:
-        recipes = [longer_recipe(out, chosen)]
-    elif resume and out is not None and own and not chosen and (out / RECORD).is_file():
-        recipes = [recorded_recipe(out)]
+    if extend and trained is not None and own:
+        recipes = [longer_recipe(trained, chosen)]
+    elif resume and trained is not None and own and not chosen and (trained / RECORD).is_file():
+        recipes = [recorded_recipe(trained)]
     else:
         recipes = alternatives(
             model or DEFAULT, data, preset=preset, config=config, overrides=chosen, seed=seed, device=device
@@ -119,14 +122,12 @@ def train(
             losses = ", ".join(each.objective for each in recipes)
             note(f"training first compares the losses {losses} on validation, each with its own settings")
         return
-    if out is None:
+    if out is None or trained is None:
         raise ConfigError("train needs --out", "name a run directory, for example --out runs/first")
-    if refit_all and (extend or out.name in ("", "..")):
-        raise ConfigError("--refit-all needs a new --out", "drop --extend and name another directory")
     run = hmlet.fit(
         data,
         recipes,
-        out.with_name(f"{out.name}-selection") if refit_all else out,
+        trained,
         device=device,
         minutes=minutes,
         threads=threads,
