@@ -58,8 +58,12 @@ def test_the_number_is_set_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     with working_threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
-    with pytest.raises(ConfigError, match="0 is not a valid number of threads"), working_threads(0):
-        pass
+
+
+@pytest.mark.parametrize("wanted", [0, -1, 1025, 100_000, 2**40])
+def test_a_number_that_no_machine_bears_is_refused(wanted: int) -> None:
+    with pytest.raises(ConfigError, match=f"{wanted} is not a valid number of threads: use 1 to 1024"):
+        working_threads(wanted).__enter__()
 
 
 def test_openmp_is_told_only_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

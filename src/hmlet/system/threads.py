@@ -23,6 +23,7 @@ from hmlet.errors import ConfigError
 from hmlet.system.spelling import option
 
 CGROUPS = Path("/sys/fs/cgroup")
+MOST_THREADS = 1024  # OpenMP ends the process where the system refuses it a thread
 SLEEPING = "passive"  # the value of OMP_WAIT_POLICY
 
 
@@ -58,8 +59,11 @@ def working_threads(wanted: int | None = None) -> Iterator[None]:
     """PyTorch's thread count inside the block: `wanted`, or as many as the process may use."""
     import torch
 
-    if wanted is not None and wanted < 1:
-        raise ConfigError(f"{wanted} is not a valid number of threads", f"use {option('threads', 1)} or more")
+    if wanted is not None and not 1 <= wanted <= MOST_THREADS:
+        raise ConfigError(
+            f"{wanted} is not a valid number of threads",
+            f"use 1 to {MOST_THREADS}, for example {option('threads', possible_threads())}",
+        )
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(wanted or possible_threads())
