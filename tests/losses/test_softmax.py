@@ -212,6 +212,22 @@ def test_a_wrong_setting_is_refused(setting: str) -> None:
         resolve("lightgcn", overrides=["train.loss=softmax", setting])
 
 
+@pytest.mark.parametrize(("loss", "least"), [("bsl", 0.01), ("multinomial", 0.5)])
+def test_a_ratio_of_temperatures_has_bounds(loss: str, least: float) -> None:
+    wanted = "loss.temperature_ratio={}".format
+    for ratio in (least, 1e4):
+        assert resolve("lightgcn", overrides=[f"train.loss={loss}", wanted(ratio)])
+    for ratio in (1e-39, 0.99 * least, 1.01e4):
+        with pytest.raises(ConfigError, match=f"loss.temperature_ratio = {ratio}"):
+            resolve("lightgcn", overrides=[f"train.loss={loss}", wanted(ratio)])
+
+
+@pytest.mark.parametrize("ratio", [0.01, 1e4])
+def test_every_ratio_has_a_finite_loss(ratio: float) -> None:
+    layers = [each.float() for each in tables()]
+    assert ours(loss_of("bsl", {"temperature_ratio": ratio, "positives": 2}), layers, batch("bsl", False)).isfinite()
+
+
 def test_a_learned_temperature_has_no_schedule() -> None:
     moving = ["loss.temperature_learned=true", "loss.temperature_end=0.2"]
     with pytest.raises(ConfigError, match="a learned temperature has no schedule"):

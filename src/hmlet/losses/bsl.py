@@ -10,9 +10,10 @@ the softmax.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from hmlet.losses.softmax import Compared, Softmax, SoftmaxConfig
@@ -23,7 +24,7 @@ class BSLConfig(SoftmaxConfig):
 
     positives: PositiveInt = 4
     """P, how many of a user's items are drawn together; a batch has that many times fewer users."""
-    temperature_ratio: PositiveFloat = 1.0
+    temperature_ratio: Annotated[float, Field(ge=0.01, le=1e4)] = 1.0
     """τ₁ / τ₂: the smaller, the more the best of a user's items count."""
 
 

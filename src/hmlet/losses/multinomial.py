@@ -50,7 +50,7 @@ from hmlet.system.ranks import Ranks
 class MultinomialConfig(SoftmaxConfig):
     """The settings of the multinomial likelihood."""
 
-    temperature_ratio: Annotated[float, Field(ge=0.5)] | None = None
+    temperature_ratio: Annotated[float, Field(ge=0.5, le=1e4)] | None = None
     """ρ: the smaller, the more the best of a user's items count; without it all count alike."""
 
     @model_validator(mode="after")
