@@ -134,6 +134,9 @@ def test_overrides_are_toml_or_plain_words() -> None:
         ("train.=5", ["train.=5", "section.key=value"]),
         ("", ["section.key=value"]),
         ("model.name=bpr", ["bpr", "the model is 'hmlet-end'"]),
+        (f"train.epochs={'[' * 3000}{']' * 3000}", ["train.epochs", "nested too deeply"]),
+        ("train.epochs=3\nfoo=1", ["train.epochs='3\\nfoo=1'", "more than one value", "on its own"]),
+        ("seed=3\n[train]\nepochs=1", ["seed=", "more than one value"]),
     ],
 )
 def test_a_wrong_override_is_named_with_its_fix(override: str, words: list[str]) -> None:

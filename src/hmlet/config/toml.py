@@ -35,15 +35,24 @@ def parse_overrides(overrides: Iterable[str], sections: Sequence[str]) -> Table:
         if dot and section not in sections:
             known = ", ".join([*(f"{name}.*" for name in sections), "seed"])
             raise ConfigError(f"{text!r}: there is no section {section!r}", f"known keys: {known}")
-        try:
-            parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value.strip()
         if dot:
-            result.setdefault(section, {})[name] = parsed
+            result.setdefault(section, {})[name] = _value(key, value)
         else:
-            result[section] = parsed
+            result[section] = _value(key, value)
     return result
+
+
+def _value(key: str, text: str) -> object:
+    """One TOML value, or the text itself if it is not TOML."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+    except RecursionError as error:
+        raise ConfigError(f"the value of {key.strip()} is nested too deeply", "use a number, a word or a list") from error
+    if len(table) > 1:
+        raise ConfigError(f"{key.strip()}={text!r} is more than one value", "pass each section.key=value on its own")
+    return table["value"]
 
 
 def merge(values: Table, change: Table) -> None:
