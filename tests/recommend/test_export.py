@@ -187,6 +187,25 @@ def test_mistakes_are_named(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    [("ids.parquet", "run"), ("data/interactions.parquet", "data set"), ("data/users.parquet", "data set")],
+)
+def test_a_file_that_a_record_names_is_not_replaced(run: Run, name: str, whose: str) -> None:
+    path = run.directory.path / name
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=rf"{path} is a file of the {whose} in .*: choose another `out`"):
+        run.export(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_beside_a_record_is_replaced(run: Run) -> None:
+    for place in (run.directory.path, run.directory.path / "data"):
+        (place / "topn.csv").write_text("old")
+        assert run.export(place / "topn.csv") == len(rows(place / "topn.csv"))
+        (place / "topn.csv").unlink()
+
+
 def test_similar_is_the_largest_cosine_without_oneself(run: Run) -> None:
     for ask, factors, kind in (
         (run.similar_items, run.factors[1], "item"),

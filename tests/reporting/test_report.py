@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -211,6 +212,17 @@ def test_the_command_writes_the_page_and_the_figures(
         f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")
     }
     assert all(Path(path).is_file() for path in found["figures"])
+
+
+@pytest.mark.parametrize("name", ["run.json", "gates.parquet", "data/dataset.json"])
+def test_no_file_of_a_run_becomes_a_page(
+    runs: list[RunDirectory], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(runs[0].path, tmp_path / "run")
+    before = (run / name).read_bytes()
+    assert main(["report", str(run), "--out", str(run / name)]) == 2
+    assert f"{name} is a file of the " in capsys.readouterr().err
+    assert (run / name).read_bytes() == before
 
 
 def test_the_command_compares_several_runs(runs: list[RunDirectory], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hmlet.errors import ConfigError
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.recommend.answers import ranked_schema, ranked_table
 from hmlet.runs.finished import FinishedRun
+from hmlet.runs.recorded import require_unrecorded
 from hmlet.system.files import replacing
 from hmlet.system.progress import Advance, silent
 from hmlet.system.ranks import ALONE, Ranks
@@ -46,6 +47,7 @@ def export(
     out, data = Path(out), run.data
     if out.suffix not in _WRITERS:
         raise ConfigError(f"{out} does not end in {', '.join(_WRITERS)}", "name the format by the file's suffix")
+    require_unrecorded(out)
     chosen = np.arange(data.n_users) if users is None else users
     rows = 0
     with _writing(out, data, ranks) as write:

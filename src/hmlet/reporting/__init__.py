@@ -10,6 +10,7 @@ from hmlet.ranking.evaluation import Evaluation
 from hmlet.ranking.statistics import Comparison
 from hmlet.reporting.material import read_material
 from hmlet.runs.directory import RunDirectory
+from hmlet.runs.recorded import require_unrecorded
 from hmlet.system.files import put
 
 __all__ = ["write_report"]
@@ -28,6 +29,7 @@ def write_report(
 
     `comparison` is between the runs; `scores` has each run's evaluation, or none; every run has to beat the `floor`.
     """
+    require_unrecorded(out)
     try:
         from hmlet.reporting import figures as drawing
         from hmlet.reporting.page import render

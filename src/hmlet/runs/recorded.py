@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from hmlet.data.dataset import sha256
-from hmlet.errors import RunError
+from hmlet.data.record import RECORD_FILE, read_record
+from hmlet.errors import ConfigError, RunError
 from hmlet.runs import tensors as files
 from hmlet.runs.locking import locked
 from hmlet.runs.record import RECORD, RESTORE, RunRecord, json_text
 from hmlet.system.files import replacing, unwritable
 from hmlet.system.outside import MOST_RECORD, Content, Origin
-from hmlet.system.spelling import call
+from hmlet.system.spelling import call, option
 from hmlet.system.tables import Column, read_table
 
 PATIENCE = 10.0  # seconds; adding to a finished run takes a moment
@@ -159,6 +160,18 @@ def record_in(path: Path) -> RunRecord:
         problem = "is not a run directory (it has no run.json)" if path.exists() else "does not exist"
         raise RunError(f"{path} {problem}", f"train one with {call('fit', out='RUN')}")
     return RunRecord.from_content(Origin(file, RunError, RESTORE).read(MOST_RECORD))
+
+
+def require_unrecorded(path: Path) -> None:
+    """Refuse to replace a file of a run or of a prepared directory: its record, or a file that the record names."""
+    place = path.parent
+    if not path.is_file():
+        return
+    for kind, record in (("run", RECORD), ("data set", RECORD_FILE)):
+        if (place / record).is_file():
+            recorded = record_in(place).files if record == RECORD else read_record(place).checksums
+            if path.name in {record, *recorded}:
+                raise ConfigError(f"{path} is a file of the {kind} in {place}", f"choose another {option('out')}")
 
 
 def _saved(path: Path, tensors: Mapping[str, Tensor]) -> str:
