@@ -465,13 +465,15 @@ def test_the_time_is_told_and_what_is_rehearsed_for_it_changes_nothing(
 # -- the end of an interrupted run --------------------------------------------------------------------------------
 
 
-def interrupted(out: Path, recipe: Recipe, after: int) -> None:
+def interrupted(out: Path, recipe: Recipe, after: int, data: Path | None = None) -> None:
+    """A run that ended early. With the path of a data set, the run only says where its data is."""
+
     def stop(event: EpochEvent) -> None:
         if event["epoch"] == after:
             raise StopTraining
 
     with pytest.raises(StopTraining):
-        api.fit(checkerboard(), recipe, out, device="cpu", callbacks=[stop])
+        api.fit(data or checkerboard(), recipe, out, device="cpu", keep_data=data is None, callbacks=[stop])
 
 
 def test_finish_keeps_the_best_model_of_an_interrupted_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -502,6 +504,18 @@ def test_finish_needs_a_checkpoint(tmp_path: Path) -> None:
     interrupted(tmp_path / "run", tiny("train.checkpoint_seconds=60"), 2)
     with pytest.raises(RunError, match="has no checkpoint yet: train it with"):
         api.finish(tmp_path / "run")
+
+
+def test_finish_finds_data_that_has_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = checkerboard().save(tmp_path / "board")
+    for name in ("one", "two"):
+        interrupted(tmp_path / name, tiny(), 4, board)
+    moved = board.rename(tmp_path / "moved")
+    assert main(["finish", str(tmp_path / "one")]) == 2
+    assert "pass its new location with --data" in capsys.readouterr().err
+    assert main(["finish", str(tmp_path / "one"), "--data", str(moved), "--device", "cpu"]) == 0
+    run = api.finish(tmp_path / "two", moved, device="cpu")
+    assert run.evaluate("valid").metrics["ndcg"] > 0
 
 
 # -- more epochs --------------------------------------------------------------------------------------------------

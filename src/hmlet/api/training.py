@@ -214,16 +214,19 @@ def fit(
     return run
 
 
-def finish(run: Path | str, *, device: str = "auto", progress: Progress | bool = True) -> Run:
+def finish(
+    run: Path | str, data: Path | str | None = None, *, device: str = "auto", progress: Progress | bool = True
+) -> Run:
     """Finish an interrupted run with its best model so far: `hmlet finish`.
 
     Example: hmlet.finish("runs/end").evaluate()
 
-    Without a validation so far, the model is kept as the last checkpoint has it. The record has a note about it.
+    Without a validation so far, the model is kept as the last checkpoint has it. The record has a note about it. `data`
+    says where the run's data is, if the run has no copy and the data has moved.
     """
     directory = RunDirectory.open(run)
     with watching(progress)(f"finishing {run}"):
-        return Run(training.finish(recorded_data(directory), run, device=device))
+        return Run(training.finish(recorded_data(directory, data), run, device=device), data)
 
 
 def tune(

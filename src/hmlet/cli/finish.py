@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from hmlet.cli.console import Json, app, print_json, print_line, progress
+from hmlet.cli.evaluate import DataNow
 from hmlet.cli.train import summary
 
 
 @app.command()
 def finish(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of an unfinished run.")],
+    data: DataNow = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -25,7 +27,7 @@ def finish(
     """
     import hmlet
 
-    finished = hmlet.finish(run, device=device, progress=progress)
+    finished = hmlet.finish(run, data, device=device, progress=progress)
     if as_json:
         found = finished.record.model_dump(include={"model", "best_epoch", "epochs", "valid", "timings", "note"})
         print_json({"run": str(run), **found})
