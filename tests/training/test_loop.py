@@ -190,6 +190,32 @@ def test_a_non_finite_loss_stops_before_the_parameters_move(
     assert same(fit(tmp_path / "run", resume=True), whole)
 
 
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        (TrainingError("it is not finite", "lower train.learning_rate"), "lower train.learning_rate"),
+        (torch.OutOfMemoryError("no room"), "lower model.embedding_size, or lower train.batch_size, or use a larger device"),
+    ],
+    ids=["not finite", "memory"],
+)
+def test_a_failure_names_the_checkpoint_if_there_is_one(
+    failure: Exception, hint: str, saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = steps.GradientSteps.take
+
+    def take(self: steps.GradientSteps, step: int, epoch: int) -> None:
+        if step == STEPS_AN_EPOCH:
+            raise failure
+        sound(self, step, epoch)
+
+    monkeypatch.setattr(steps.GradientSteps, "take", take)
+    with pytest.raises(TrainingError) as refused:
+        fit(tmp_path / "run", recipe("bpr", f"train.checkpoint_seconds={0 if saved else 1000}"))
+    assert refused.value.hint == hint + ("; the last checkpoint is kept" if saved else "")
+    assert (tmp_path / "run" / CHECKPOINT).exists() is saved
+
+
 def test_a_step_size_that_explodes_is_noticed_at_once(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"after step 1: lower train\.learning_rate"):
         fit(tmp_path / "run", recipe("bpr", "train.learning_rate=1e30"))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
-from hmlet.errors import ConfigError, OutOfMemory, RunError
+from hmlet.errors import ConfigError, OutOfMemory, RunError, TrainingError
 from hmlet.graph import require_edges
 from hmlet.losses import build_loss
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
@@ -142,20 +142,32 @@ def fit(
             trainer = Trainer(data, recipe, place, run, watch, ranks, deadline, tell, chosen_in)
             ahead.wait()
             trainer.restore(start)
-        try:
+        with _telling_what_is_kept(run, recipe, place):
             with watch.phase("training"):
                 trainer.loop(listener or (lambda event: None), request)
-        except torch.OutOfMemoryError as error:
-            smaller = "" if recipe.model.solved else "lower train.batch_size"
-            advice = ", or ".join(filter(None, [recipe.model.if_memory_is_short, smaller, "use a larger device"]))
-            kept = "; the last checkpoint is kept" if run.has(CHECKPOINT) else ""
-            raise OutOfMemory(f"{place} ran out of memory ({error})", f"{advice}{kept}") from error
-        with watch.phase("saving"):
-            trainer.finish()
+            with watch.phase("saving"):
+                trainer.finish()
         if profile is not None:
             run.write_json(PROFILE, profile.as_json())
             run.write_record()
         return run
+
+
+@contextmanager
+def _telling_what_is_kept(run: RunDirectory, recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Say of a training that fails inside the block whether it leaves a checkpoint."""
+    try:
+        yield
+    except (TrainingError, torch.OutOfMemoryError) as error:
+        failure = error if isinstance(error, TrainingError) else _out_of_memory(recipe, device, error)
+        kept = "; the last checkpoint is kept" if run.has(CHECKPOINT) else ""
+        raise type(failure)(failure.message, failure.hint + kept) from error
+
+
+def _out_of_memory(recipe: Recipe, device: torch.device, error: torch.OutOfMemoryError) -> OutOfMemory:
+    smaller = "" if recipe.model.solved else "lower train.batch_size"
+    advice = ", or ".join(filter(None, [recipe.model.if_memory_is_short, smaller, "use a larger device"]))
+    return OutOfMemory(f"{device} ran out of memory ({error})", advice)
 
 
 def finish(data: Dataset, out: Path | str, *, device: str = "auto") -> RunDirectory:

@@ -219,7 +219,7 @@ class GradientSteps:
         if self.broken:
             raise TrainingError(
                 f"the loss became non-finite in epoch {self.at[0] + 1}, at batch {self.at[1] + 1} or shortly before",
-                "lower train.learning_rate, or resume from the last good checkpoint, which is kept",
+                "lower train.learning_rate",
             )
 
     def batch_loss(self) -> Tensor:

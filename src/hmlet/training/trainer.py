@@ -232,9 +232,8 @@ class Trainer(Learner):
         if self.ranks.any(not all(is_finite(each, LARGEST) for each in tensors))[0]:
             solved = self.recipe.model.solved
             fix = "raise model.regularization" if solved else "lower train.learning_rate, or train.l2 if it is large"
-            kept = "; the last good checkpoint is kept" if self.run.has(CHECKPOINT) else ""
             wrong = f"the model has numbers that are not finite or beyond {LARGEST:g}"
-            raise TrainingError(f"{wrong} after step {self.state.step}", fix + kept)
+            raise TrainingError(f"{wrong} after step {self.state.step}", fix)
 
     # -- saving and restoring -------------------------------------------------------------------------------------
 
