@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 import sqlite3
 import textwrap
 import threading
@@ -17,6 +18,7 @@ from bare import run_bare
 from forked import Forked
 from searched import GRID, RECIPE, Fake, planted
 
+from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
@@ -385,6 +387,19 @@ def test_a_real_search_never_reads_the_test_part(tmp_path: Path, monkeypatch: py
     kept = json.loads((tmp_path / result.best.run / "run.json").read_text())
     assert kept["valid"]["ndcg"] == result.best.value
     assert (tmp_path / result.best.run / "factors.safetensors").is_file()
+
+
+def test_the_command_that_is_printed_trains_the_best_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, space, out = str(planted().save(tmp_path / "data")), tmp_path / "space.toml", tmp_path / "tuned"
+    space.write_text('[space]\n"model.name" = ["lr-gccf"]\n')
+    short = ["--set", "train.epochs=1", "--set", "model.embedding_size=8", "--device", "cpu"]
+    assert main(["tune", data, "--model", "lightgcn", "--space", str(space), "--out", str(out), *short]) == 0
+    program, *command = shlex.split(capsys.readouterr().out.partition("has its recipe: ")[2])
+    assert program == "hmlet"
+    assert main([*command, "--print-config"]) == 0
+    assert capsys.readouterr().out == (out / "best.toml").read_text()
 
 
 def test_without_optuna_the_message_names_the_extra(tmp_path: Path) -> None:

@@ -72,6 +72,6 @@ def tune(
         return
     point = ", ".join(f"{key} = {value}" for key, value in result.best.params.items())
     print_line(f"best of {len(result.trials)} trials: validation NDCG@20 {result.best.value:.4f} with {point}")
-    best = out / "best.toml"
-    command = shlex.join(["hmlet", "train", data, "--model", recipe.model.name, "--config", str(best), "--out", "RUN"])
+    best, model = out / "best.toml", result.recipe.model.name
+    command = shlex.join(["hmlet", "train", data, "--model", model, "--config", str(best), "--out", "RUN"])
     print_line(f"{best} has its recipe: {command}")
