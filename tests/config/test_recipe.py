@@ -133,6 +133,8 @@ def test_overrides_are_toml_or_plain_words() -> None:
         ("train.epochs", ["train.epochs", "section.key=value"]),
         ("train.=5", ["train.=5", "section.key=value"]),
         ("", ["section.key=value"]),
+        ("loss.temperature=0.2", ["no key loss.temperature", "leave it out, or set train.loss to softmax or multi"]),
+        ("loss.heat=0.2", ["no key loss.heat: this loss has no settings; leave it out"]),
         ("model.name=bpr", ["bpr", "the model is 'hmlet-end'"]),
         (f"train.epochs={'[' * 3000}{']' * 3000}", ["train.epochs", "nested too deeply"]),
         ("train.epochs=3\nfoo=1", ["train.epochs='3\\nfoo=1'", "more than one value", "on its own"]),

@@ -136,10 +136,17 @@ def _checked(kind: type[Kind], values: object, where: tuple[str, ...], source: s
         first = error.errors(include_url=False)[0]
         path = ".".join([*where, *map(str, first["loc"])])
         if first["type"] == "extra_forbidden":
-            known = [f"{where[0]}.{key}" for key in kind.model_fields] if where else [f"{name}.*" for name in SECTIONS]
-            raise ConfigError(
-                f"{source} has no key {path}", f"known keys: {', '.join([*known, *([] if where else ['seed'])])}"
-            ) from error
+            raise ConfigError(f"{source} has no key {path}", _known_keys(kind, where, str(first["loc"][0]))) from error
         value = first.get("input")
         shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
         raise ConfigError(f"{source}: {path}{shown}: {first['msg']}", "correct the value") from error
+
+
+def _known_keys(kind: type[BaseModel], where: tuple[str, ...], key: str) -> str:
+    """What to use instead of a key that a section does not have; only the section of a loss may have none at all."""
+    if not where:
+        return f"known keys: {', '.join([*(f'{name}.*' for name in SECTIONS), 'seed'])}"
+    if kind.model_fields:
+        return f"known keys: {', '.join(f'{where[0]}.{name}' for name in kind.model_fields)}"
+    losses = " or ".join(name for name, loss in LOSSES.items() if key in loss.Config.model_fields)
+    return f"this loss has no settings; leave it out{f', or set train.loss to {losses}' if losses else ''}"

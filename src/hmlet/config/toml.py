@@ -49,7 +49,9 @@ def _value(key: str, text: str) -> object:
     except tomllib.TOMLDecodeError:
         return text.strip()
     except RecursionError as error:
-        raise ConfigError(f"the value of {key.strip()} is nested too deeply", "use a number, a word or a list") from error
+        raise ConfigError(
+            f"the value of {key.strip()} is nested too deeply", "use a number, a word or a list"
+        ) from error
     if len(table) > 1:
         raise ConfigError(f"{key.strip()}={text!r} is more than one value", "pass each section.key=value on its own")
     return table["value"]
