@@ -48,3 +48,15 @@ def test_two_data_sets_of_one_name_are_refused(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == (
         "error: two data sets are called checkerboard: reproduce them separately, each with its own --out\n"
     )
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan"])
+@pytest.mark.parametrize("more", [[], ["--search", "2"]])
+def test_minutes_are_more_than_none(
+    minutes: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board, out = str(checkerboard().save(tmp_path / "board")), tmp_path / "out"
+    command = ["reproduce", "--dataset", board, "--model", "lightgcn", "--seeds", "1", "--out", str(out)]
+    assert main([*command, "--minutes", minutes, *more]) == 2
+    assert f"--minutes {float(minutes)} is not positive: use --minutes 9" in capsys.readouterr().err
+    assert not out.exists()

@@ -187,7 +187,7 @@ def search_recipes(
     The files that say what was tried; the test part is never read. `space` is a TOML file, by default each family has
     its own. `packed` is rewritten after each trial.
     """
-    if minutes is not None and minutes <= 0:
+    if minutes is not None and not minutes > 0:
         raise ConfigError(f"{option('minutes', minutes)} is not positive", f"use {option('minutes', 9)}, say")
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     out = Path(out)

@@ -98,7 +98,7 @@ def run_campaign(
     `minutes` starts no run that would not end within that time, judged by how long others took on this device; the
     first one there is always tried. `packed` is rewritten after each run with what this call has recorded.
     """
-    if minutes is not None and minutes <= 0:
+    if minutes is not None and not minutes > 0:
         raise ConfigError(f"{option('minutes', minutes)} is not positive", f"use {option('minutes', 9)}, say")
     campaign = _Campaign(data, out, choose_device(device), keep, listener)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
