@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hmlet.config import resolve
+from hmlet.errors import ConfigError
 from hmlet.system.units import readable
 from hmlet.training.capacity import plan_training
 from hmlet.training.planning import Sizes
@@ -19,3 +22,17 @@ def test_a_plan_says_whether_it_fits_and_where() -> None:
     ):
         plan = plan_training(recipe, SIZES, device="cuda", devices=devices, memory=memory)
         assert repr(plan) == f"<Plan bpr {text.format(readable(plan.memory.total))}>"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("ease", r"ease has a closed form, which runs in one process: use one device"),
+        ("wrmf", r"wrmf has a closed form"),
+        ("bpr", r"model\.embedding_size = 9 cannot be split over 2 ranks"),
+    ],
+)
+def test_ranks_that_cannot_share_a_model_are_refused(model: str, message: str) -> None:
+    size = [] if model == "ease" else ["model.embedding_size=9"]
+    with pytest.raises(ConfigError, match=message):
+        plan_training(resolve(model, overrides=size), SIZES, device="cuda", devices=2, memory="1GB")

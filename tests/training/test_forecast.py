@@ -17,7 +17,7 @@ from hmlet import api
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
-from hmlet.errors import ConfigError, RunError
+from hmlet.errors import ConfigError, RunError, TooLittleTime
 from hmlet.graph.work import INVERSE
 from hmlet.models import MODELS
 from hmlet.models.hmlet import temperature
@@ -183,6 +183,23 @@ def test_as_many_epochs_as_fit() -> None:
         within_budget(gated(), PACE, 4, 30.0)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "hint"),
+    [
+        (
+            resolve("lightgcn", overrides=["model.embedding_size=24"]),
+            ", or make the model smaller with embedding_size=12",
+        ),
+        (resolve("lightgcn", overrides=["model.embedding_size=1"]), ""),
+        (resolve("ease"), ""),
+    ],
+)
+def test_a_smaller_model_is_advised_where_there_is_one(recipe: Recipe, hint: str) -> None:
+    with pytest.raises(TooLittleTime) as refused:
+        within_budget(recipe, PACE, 4, 1.0)
+    assert refused.value.hint == f"raise `minutes`{hint}"
+
+
 TINY = ["train.epochs=30", "train.batch_size=64", "train.validate_every=3", "model.embedding_size=8"]
 
 
@@ -220,6 +237,13 @@ def test_a_budget_that_is_too_small_leaves_no_run(tmp_path: Path, capsys: pytest
     command = ["train", str(place), "--model", "bpr", "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main([*command, *(part for each in TINY for part in ("--set", each)), "--minutes", "0.1"]) == 2
     assert "error: the budget is too small: one epoch takes 9 seconds" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_budget_is_a_number(resume: bool, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`minutes` is not a number: use minutes=10"):
+        api.fit(checkerboard(), tiny(), tmp_path / "run", device="cpu", minutes=float("nan"), resume=resume)
     assert not (tmp_path / "run").exists()
 
 
@@ -553,6 +577,9 @@ def test_what_cannot_be_extended_says_why(tmp_path: Path, capsys: pytest.Capture
     api.fit(place, tiny("train.epochs=2"), tmp_path / "run", device="cpu")
     already = refusal(tmp_path / "run", "--set", "train.epochs=2")
     assert "has 2 epochs already: say how many epochs in total, as in --set train.epochs=4" in already
+    both = refusal(tmp_path / "run", "--minutes", "1")
+    assert "--extend sets the number of epochs, and --minutes would choose another: leave out --minutes" in both
+    assert "--set train.epochs=4" in both
     changes = ["--set", "train.epochs=4", "--set", "train.l2=0.5"]
     assert "changes the number of epochs alone: train.l2 is" in refusal(tmp_path / "run", *changes)
     (tmp_path / "run" / CHECKPOINT).unlink()

@@ -195,7 +195,10 @@ def test_a_non_finite_loss_stops_before_the_parameters_move(
     ("failure", "hint"),
     [
         (TrainingError("it is not finite", "lower train.learning_rate"), "lower train.learning_rate"),
-        (torch.OutOfMemoryError("no room"), "lower model.embedding_size, or lower train.batch_size, or use a larger device"),
+        (
+            torch.OutOfMemoryError("no room"),
+            "lower model.embedding_size, or lower train.batch_size, or use a larger device",
+        ),
     ],
     ids=["not finite", "memory"],
 )

@@ -389,9 +389,7 @@ def test_a_real_search_never_reads_the_test_part(tmp_path: Path, monkeypatch: py
     assert (tmp_path / result.best.run / "factors.safetensors").is_file()
 
 
-def test_the_command_that_is_printed_trains_the_best_recipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_that_is_printed_trains_the_best_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, space, out = str(planted().save(tmp_path / "data")), tmp_path / "space.toml", tmp_path / "tuned"
     space.write_text('[space]\n"model.name" = ["lr-gccf"]\n')
     short = ["--set", "train.epochs=1", "--set", "model.embedding_size=8", "--device", "cpu"]

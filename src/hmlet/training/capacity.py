@@ -12,7 +12,7 @@ from hmlet.graph import require_edges
 from hmlet.system.ranks import Ranks
 from hmlet.system.units import parse_bytes, readable
 from hmlet.training.forecast import seconds_of
-from hmlet.training.loop import choose_device
+from hmlet.training.loop import choose_device, require_ranks
 from hmlet.training.planning import Change, MemoryPlan, Sizes, changes, fits, free_memory, memory_plan
 
 
@@ -65,7 +65,7 @@ def plan_training(
     known only without `memory`, for a single device that the training fits on.
     """
     ranks = Ranks(0, devices)
-    ranks.require_columns(recipe.model.columns)
+    require_ranks(recipe, ranks)
     kind, free = _place(device, memory)
     need, refused = memory_plan(recipe, sizes, kind, ranks), _refusal(sizes)
     enough = fits(need.total, kind, devices, free)

@@ -195,10 +195,12 @@ def within_budget(recipe: Recipe, pace: Pace, per_epoch: int, seconds: float) ->
         if pace.total(shorter, per_epoch) <= usable:
             return shorter
     needed = pace.total(shortened(recipe, 1), per_epoch) / (1 - RESERVE)
+    half = recipe.model.columns // 2  # 0 if there is no embedding
+    smaller = f", or make the model smaller with {override(f'model.embedding_size={half}')}" if half else ""
     raise TooLittleTime(
         f"the budget is too small: one epoch takes {duration(needed)} with everything around it, and"
         f" {duration(max(seconds, 0.0))} are left",
-        f"raise {option('minutes')}, or make the model smaller with {override('model.embedding_size=32')}",
+        f"raise {option('minutes')}{smaller}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -97,8 +98,9 @@ def fit(
     if ranks.rank:
         tell = untold
     recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
+    _require_budget(deadline, extend, recipes[0].train.epochs)
     path, compared, chosen_in = Path(out), None, 0.0
-    resumed = (resume or (extend and deadline is None)) and (path / RECORD).is_file()
+    resumed = (resume or extend) and (path / RECORD).is_file()
     ahead = Ahead(() if resumed or ranks.size > 1 else recipes, Sizes.of(data), place)
     if resumed:
         recipe = _as_begun(path, recipes, shorter=deadline is not None)
@@ -188,6 +190,17 @@ def finish(data: Dataset, out: Path | str, *, device: str = "auto") -> RunDirect
         return run
 
 
+def _require_budget(deadline: float | None, extend: bool, epochs: int) -> None:
+    """Refuse a deadline that is not a number, and one for a run that goes on to a given number of epochs."""
+    if deadline is not None and math.isnan(deadline):
+        raise ConfigError(f"{option('minutes')} is not a number", f"use {option('minutes', 10)}, say")
+    if deadline is not None and extend:
+        raise ConfigError(
+            f"{option('extend', True)} sets the number of epochs, and {option('minutes')} would choose another",
+            f"leave out {option('minutes')}, and say how many epochs in total with {override(f'train.epochs={epochs}')}",
+        )
+
+
 def _as_begun(path: Path, recipes: Sequence[Recipe], shorter: bool) -> Recipe:
     """The recipe that a run was started with, if it is one of these, or one of these with fewer epochs."""
     own = RunDirectory.open(path).recipe()
@@ -249,11 +262,7 @@ def _fitted_in(
 
 def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks, tell: Tell) -> None:
     """Refuse data that no training can use, a model that these ranks cannot share, and a need of too much memory."""
-    if ranks.size > 1 and not recipe.model.splits:
-        raise ConfigError(
-            f"{recipe.model.name} has a closed form, which runs in one process", "start it without torchrun"
-        )
-    ranks.require_columns(recipe.model.columns)
+    require_ranks(recipe, ranks)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check how it was split")
     if not recipe.model.solved:
@@ -265,6 +274,15 @@ def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks
     require_memory(plan, device, recipe.model)
     share = " a rank" if ranks.size > 1 else ""
     tell(f"{recipe.model.name} on {data.name}: about {readable(plan.total)} of memory{share}")
+
+
+def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
+    """Refuse more ranks than one for a closed form, and an embedding size that does not fall into equal shares."""
+    if ranks.size > 1 and not recipe.model.splits:
+        raise ConfigError(
+            f"{recipe.model.name} has a closed form, which runs in one process", "use one device, without torchrun"
+        )
+    ranks.require_columns(recipe.model.columns)
 
 
 def _enter(
