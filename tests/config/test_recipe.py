@@ -118,6 +118,7 @@ def test_overrides_are_toml_or_plain_words() -> None:
         ("model.embeding_size=5", ["model.embeding_size", "model.embedding_size"]),
         ("optimizer.lr=5", ["optimizer", "model.*, train.*, loss.*, seed"]),
         ("train.epochs=0", ["train.epochs", "0", "greater than 0"]),
+        ("train.batch_size=2147483648", ["train.batch_size", "less than 2147483648"]),
         ("train.epochs=many", ["train.epochs", "'many'"]),
         ("train.edge_dropout=1.0", ["train.edge_dropout", "1.0", "less than 1"]),
         ("train.learning_rate=nan", ["train.learning_rate", "finite"]),

@@ -354,8 +354,16 @@ def test_too_little_memory_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "free_memory", lambda device: 10_000)
-    with pytest.raises(TrainingError, match=r"needs about .* 10\.0 kB is free.*embedding_size"):
+    with pytest.raises(TrainingError, match=r"needs about .* 10\.0 kB is free: lower model\.embedding_size"):
         fit(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_that_is_too_large_for_the_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "free_memory", lambda device: 10_000_000)
+    for size in (10**6, 2**31 - 1):
+        with pytest.raises(TrainingError, match=r"is free: lower train\.batch_size, or lower model\.embedding"):
+            fit(tmp_path / "run", recipe("bpr", f"train.batch_size={size}"))
     assert not (tmp_path / "run").exists()
 
 

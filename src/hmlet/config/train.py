@@ -19,7 +19,7 @@ class TrainConfig(Section):
     """Epoch after which training ends although its schedule goes on; a refit ends where validation chose to."""
     loss: str = "bpr"
     """The loss to minimise; its settings are in the [loss] table."""
-    batch_size: PositiveInt = 2048
+    batch_size: Annotated[int, Field(gt=0, lt=2**31)] = 2048
     """Entries of a batch, such as triplets, that a step draws."""
     draw: Draw = "user"
     """How an entry is drawn: a user, all alike or by the root of how many items they have, and then one of their items;

@@ -28,7 +28,7 @@ from hmlet.system.units import duration, readable
 from hmlet.training.ahead import Ahead
 from hmlet.training.comparison import compare, shares
 from hmlet.training.forecast import measure_pace, shortened, within_budget
-from hmlet.training.planning import Sizes, plainly_fits, remembered_plan, require_memory
+from hmlet.training.planning import MemoryPlan, Sizes, plainly_fits, remembered_plan, require_memory
 from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
 from hmlet.training.steps import deterministic
 from hmlet.training.trainer import Listener, Tell, Trainer, extendable, untold
@@ -197,7 +197,7 @@ def _require_budget(deadline: float | None, extend: bool, epochs: int) -> None:
     if deadline is not None and extend:
         raise ConfigError(
             f"{option('extend', True)} sets the number of epochs, and {option('minutes')} would choose another",
-            f"leave out {option('minutes')}, and say how many epochs in total with {override(f'train.epochs={epochs}')}",
+            f"leave out {option('minutes')}, and say how many in total with {override(f'train.epochs={epochs}')}",
         )
 
 
@@ -270,10 +270,24 @@ def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
     if plainly_fits(recipe, Sizes.of(data), device):
         return
-    plan = remembered_plan(recipe, Sizes.of(data), device.type, ranks)
-    require_memory(plan, device, recipe.model)
+    plan = _require_memory(recipe, Sizes.of(data), device, ranks)
     share = " a rank" if ranks.size > 1 else ""
     tell(f"{recipe.model.name} on {data.name}: about {readable(plan.total)} of memory{share}")
+
+
+def _require_memory(recipe: Recipe, sizes: Sizes, device: torch.device, ranks: Ranks) -> MemoryPlan:
+    """The plan of a training that fits; the error for one that does not says whether smaller batches would help."""
+    plan = remembered_plan(recipe, sizes, device.type, ranks)
+    try:
+        require_memory(plan, device, recipe.model)
+    except OutOfMemory as error:
+        smallest = recipe.changed(["train.batch_size=1"])
+        try:
+            require_memory(remembered_plan(smallest, sizes, device.type, ranks), device, recipe.model)
+        except OutOfMemory:
+            raise error from None
+        raise OutOfMemory(error.message, f"lower train.batch_size, or {error.hint}") from None
+    return plan
 
 
 def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
