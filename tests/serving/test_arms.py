@@ -112,7 +112,8 @@ def test_one_run_has_no_arms(runs: Path) -> None:
         assert set(found) == {"user", "items"}
         assert "arms" not in client.get("/v1/model").json()
         answer = client.post("/v1/reload", json={"run": "second", "arm": "b"})
-        assert (answer.status_code, error_of(answer)["message"]) == (409, "this service has no arm b")
+        assert (answer.status_code, error_of(answer)["code"]) == (409, "conflict")
+        assert error_of(answer)["message"] == "this service has no arm b"
 
 
 @pytest.mark.parametrize(("ab", "share"), [(None, 0.1), ("run", 0.0), ("run", 1.0), ("run", float("nan"))])

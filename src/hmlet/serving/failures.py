@@ -14,6 +14,7 @@ STATUS_CODES = {  # the code of an error that has none of its own
     404: "not-found",
     405: "method-not-allowed",
     408: "timeout",
+    409: "conflict",
     413: "too-large",
     415: "unsupported-media-type",
     422: "invalid",
