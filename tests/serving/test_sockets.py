@@ -214,6 +214,32 @@ def test_no_header_causes_an_internal_error(server: Server) -> None:
     assert {200, 400, 403} <= statuses
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [post(ASK), post({"users": ["gimp"], "novelty": 0.5}), b"GET /v1/model HTTP/1.1\r\nHost: localhost\r\n\r\n"],
+    ids=["express", "body", "no body"],
+)
+def test_a_client_that_sends_no_more_is_answered(server: Server, request_: bytes) -> None:
+    for wait in (0.0, 0.05):
+        with server.connect() as client:
+            client.sendall(request_)
+            client.shutdown(socket.SHUT_WR)
+            time.sleep(wait)
+            began = time.monotonic()
+            answer = received(client)
+            assert time.monotonic() - began < 3  # the service closes the connection
+        assert re.match(rb"HTTP/1.1 [24]\d\d ", answer)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
+
+
+def test_half_a_request_has_no_answer(server: Server) -> None:
+    with server.connect() as client:
+        client.sendall(post(ASK)[:-1])
+        client.shutdown(socket.SHUT_WR)
+        assert received(client) == b""
+
+
 def work(seconds: float) -> None:
     end = time.thread_time() + seconds
     while time.thread_time() < end:

@@ -82,6 +82,16 @@ class ImpatientProtocol(H11Protocol):
         else:
             super().shutdown()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether to stay open although the client sends no more: until its ordinary request has been answered.
+
+        A client that has left looks the same, and is not worth a large answer.
+        """
+        if self not in self.busy:
+            return False
+        self.shutdown()
+        return True
+
     # -- requests: which lane, and when ---------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
