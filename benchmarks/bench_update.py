@@ -78,7 +78,7 @@ def _order(data: Dataset) -> str:
 def held_back(data: Dataset, share: float, new_nodes: bool) -> tuple[Dataset, Interactions]:
     """The data set without a share of its training part, and that share."""
     rng, train = np.random.default_rng(0), np.arange(data.count("train"))
-    pairs = Interactions(data.user, data.item, data.users, data.items, data.timestamp)
+    pairs = Interactions(data.user, data.item, data.users, data.items)
     known = np.ones(len(data), dtype=np.bool_)
     if new_nodes:  # what is held out of their items cannot be ranked before the update
         users, items = (rng.random(count) < share / 2 for count in (data.n_users, data.n_items))

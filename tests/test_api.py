@@ -105,7 +105,7 @@ def test_a_function_is_documented_with_one_example(name: str) -> None:
 def test_a_function_has_the_defaults_of_its_command(name: str) -> None:
     ours, theirs = (inspect.signature(each).parameters for each in (getattr(hmlet, name), TWINS[name]))
     free = [each for each in ours.values() if each.kind is each.VAR_KEYWORD]
-    assert all(each.annotation == "Unpack[Settings]" for each in free)
+    assert all(each.annotation in ("Unpack[Settings]", "Unpack[Reading]") for each in free)
     required = {"model", "recipe", "out", "data"}  # options of some commands, and then checked by these
     shared = sorted({*ours} & {*theirs} - required)
     assert shared or not ours

@@ -76,6 +76,13 @@ def test_prepare_and_stats_as_json(ratings: Path, tmp_path: Path, capsys: pytest
     assert stats == {key: made[key] for key in stats}
 
 
+def test_names_of_columns_are_kept_for_what_is_added_later(
+    ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "prepare", ratings, "--out", tmp_path / "out", "--item", "movieId", "--weight", "rating")
+    assert Dataset.load(tmp_path / "out").provenance.columns == {"item": "movieId", "weight": "rating"}
+
+
 def test_the_command_and_its_twin_split_alike(
     ratings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

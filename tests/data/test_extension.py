@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from planted import dataset
 
-from hmlet.data import Dataset, Interactions, Vocabulary
+from hmlet.data import Columns, Dataset, Interactions, Vocabulary
 from hmlet.data.extension import everything_trains, extended, new_interactions
+from hmlet.data.record import Provenance
 from hmlet.errors import DataError
 
 
@@ -65,30 +69,105 @@ def test_names_follow_their_ids() -> None:
     assert data.users.names is None
 
 
-def test_times_are_kept_if_both_have_them() -> None:
-    old = Interactions(SMALL.user, SMALL.item, SMALL.users, SMALL.items, np.array([10, 20, 30, 40]))
-    data = Dataset("timed", old, SMALL.parts)
-    frame = pa.table({"user": ["u0"], "item": ["i2"], "timestamp": [50]})
-    found, _ = extended(data, new_interactions(frame, data))
-    assert found.timestamp is not None
-    where = (found.user == 0) & (found.item == 2)
-    assert found.timestamp[where].tolist() == [50]
-    assert grown([("u0", "i2")], data).timestamp is None
+def table(**columns: list[object]) -> pa.Table:
+    """A user with known items, who has some that are new."""
+    return pa.table({"user": ["u0"] * len(next(iter(columns.values()))), **columns})
+
+
+def test_columns_are_those_that_the_data_was_prepared_with(tmp_path: Path) -> None:
+    """What they are called is in the record, so an update of an update, and of a saved one, knows it as well."""
+    names = {"item": "thing", "rating": "points", "weight": "plays", "timestamp": "when", "item_name": "label"}
+    rows = {"points": [5, 5, 1], "plays": [2.0, 3.0, 4.0], "when": [10, 20, 30], "label": ["A", "B", "C"]}
+    first = Dataset.from_frame(table(thing=["a", "b", "c"], **rows), **names, min_rating=4, split="ratio:1,0,0")
+    data = Dataset.load(first.save(tmp_path / "data"))
+    new = table(thing=["d", "e"], points=[5, 3], plays=[7.0, 8.0], when=[40, 50], label=["D", "E"])
+    for thing in ("d", "f"):
+        new = new.set_column(1, "thing", pa.array([thing, "e"]))
+        data, added = extended(everything_trains(data), new_interactions(new, data))
+        assert added.interactions == 1
+        at = data.items.indices([thing])[0]
+        where = data.item == at
+        assert data.weight is not None
+        assert data.timestamp is not None
+        assert (data.weight[where].tolist(), data.timestamp[where].tolist()) == ([7.0], [40])
+        assert data.items.name(int(at)) == "D"
+
+
+def test_the_record_of_an_older_data_set_names_no_columns() -> None:
+    assert SMALL.provenance.columns == {}
+    assert "columns" not in Dataset.from_frame(table(item=["a", "b"])).provenance.to_json()
+    renamed = new_interactions(table(thing=["i2"]), SMALL, columns=Columns(item="thing"))
+    assert renamed.provenance.columns == {"item": "thing"}
+
+
+def test_a_column_that_the_new_file_lacks_or_of_an_unknown_role_is_guessed() -> None:
+    small = Interactions(SMALL.user, SMALL.item, SMALL.users, SMALL.items)
+    provenance = Provenance(columns={"item": "thing", "rating": "points", "later": "user"})
+    data = Dataset("small", replace(small, provenance=provenance), SMALL.parts)
+    assert len(new_interactions(table(item=["i2"], points=["not a number"]), data)) == 1
+
+
+def with_values(min_rating: float | None = None, **values: object) -> Dataset:
+    provenance = Provenance(min_rating=min_rating)
+    small = Interactions(SMALL.user, SMALL.item, SMALL.users, SMALL.items, None, provenance)
+    return Dataset("small", replace(small, **values), SMALL.parts)  # type: ignore[arg-type]
+
+
+WEIGHED = with_values(weight=np.array([1, 2, 3, 4], np.float32))
+TIMED = with_values(timestamp=np.array([10, 20, 30, 40]) + 1_700_000_000)
+RATED = with_values(min_rating=4)
+
+
+@pytest.mark.parametrize(
+    ("data", "why", "option"),
+    [
+        (WEIGHED, "the data set small has weights", "weight"),
+        (TIMED, "the data set small has timestamps", "timestamp"),
+        (RATED, "only ratings of at least 4 count", "rating"),
+    ],
+    ids=["weights", "times", "threshold"],
+)
+def test_what_the_data_set_has_is_not_dropped(data: Dataset, why: str, option: str, tmp_path: Path) -> None:
+    """A source without it, or whose column nothing tells, is refused, and the column can be named."""
+    new = table(item=["i2"], value=[1_700_000_050])
+    with pytest.raises(DataError, match=f"{why}, and the frame has no column that looks.*: name it with `{option}`"):
+        new_interactions(new, data)
+    found, _ = extended(data, new_interactions(new, data, columns=Columns(**{option: "value"})))
+    added = (found.user == 0) & (found.item == 2)
+    for column, has in ((found.weight, data.weight), (found.timestamp, data.timestamp)):
+        assert (column is None) == (has is None)
+        assert column is None or column[added].tolist() == [pytest.approx(1_700_000_050)]
+    (tmp_path / "new.txt").write_text("0 2\n", encoding="utf-8")
+    with pytest.raises(DataError, match=f"has only users and items, and {why}"):
+        new_interactions(tmp_path / "new.txt", data)
+
+
+@pytest.mark.parametrize("option", ["weight", "timestamp"])
+def test_what_the_data_set_has_not_is_not_taken(option: str) -> None:
+    with pytest.raises(DataError, match=f"the data set planted has no {option}s: leave `{option}` out"):
+        new_interactions(table(item=["i2"], value=[1]), SMALL, columns=Columns(**{option: "value"}))
+
+
+@pytest.mark.parametrize("time", ["2024-01-31", 1_700_000_050_000, 12], ids=["date", "milliseconds", "counted"])
+def test_times_of_another_unit_are_refused(time: object) -> None:
+    with pytest.raises(DataError, match=r"the times of the frame are around \d+, and those of small around 1700000025"):
+        new_interactions(table(item=["i2"], timestamp=[time]), TIMED)
 
 
 def test_the_rating_that_counts_is_the_data_sets_own() -> None:
-    """A file without ratings is taken whole; a threshold of its own needs them."""
     rated = pa.table({"user": ["u0", "u1"], "item": ["i2", "i0"], "rating": [5.0, 2.0]})
-    data = Dataset.from_frame(
-        pa.table({"user": ["u0", "u1", "u0"], "item": ["i0", "i1", "i2"], "rating": [5.0, 5.0, 1.0]}),
-        min_rating=4,
-        split="ratio:1,0,0",
-    )
-    assert len(new_interactions(rated, data)) == 1
-    assert len(new_interactions(rated, data, min_rating=1)) == 2
-    assert len(new_interactions(rated.drop_columns(["rating"]), data)) == 2
-    with pytest.raises(DataError, match="rating"):
-        new_interactions(rated.drop_columns(["rating"]), data, min_rating=4)
+    assert len(new_interactions(rated, RATED)) == 1
+    assert len(new_interactions(rated, RATED, min_rating=1)) == 2
+    assert len(new_interactions(rated, SMALL)) == 2
+    assert everything_trains(RATED).provenance.min_rating == 4  # a production run is updated by the same rule
+
+
+def test_rows_that_cannot_be_used_may_be_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    bad = table(item=["i2", None])
+    with pytest.raises(DataError, match=r"row 1, column 'item'.*skip_bad=True"):
+        new_interactions(bad, SMALL)
+    assert len(new_interactions(bad, SMALL, skip_bad=True)) == 1
+    assert caplog.messages == ["1 rows were skipped, the first at the frame, row 1: column 'item': the item is empty"]
 
 
 def test_nothing_new_is_refused() -> None:

@@ -44,6 +44,7 @@ def test_a_file_becomes_recommendations(tmp_path: Path) -> None:
         "rating": "stars",
         "item_name": "trackName",
     }
+    assert tried.data.provenance.columns == tried.guess.chosen()  # for what is added later
     assert tried.board.best == QUICK
     assert len(tried.examples) == 3
     for example in tried.examples:

@@ -9,13 +9,15 @@ import pytest
 import torch
 from finished import CLOSED, finished
 from planted import checkerboard
+from pyarrow.csv import write_csv
 
 import hmlet
 from hmlet.api import Run
+from hmlet.cli import main
 from hmlet.config import resolve
 from hmlet.data import Dataset
 from hmlet.data.extension import extended, new_interactions
-from hmlet.errors import RunError
+from hmlet.errors import ConfigError, RunError
 from hmlet.models import MODELS
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import UpdatedFrom
@@ -55,6 +57,25 @@ def test_every_model_is_updated(model: str, tmp_path: Path) -> None:
         best = [{each["item"] for each in answer["items"]} for answer in (even, odd)]
         assert best[0] <= {f"i{n}" for n in range(0, 24, 2)} | {"new"}
         assert best[1] <= {f"i{n}" for n in range(1, 24, 2)}
+
+
+def test_an_update_takes_the_options_of_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The function, the method and the command alike."""
+    old = finished("popularity", tmp_path / "old")
+    rows = pa.table({"who": ["new", None, "new"], "what": ["i0", "i1", "i2"], "points": [5, 5, 1]})
+    write_csv(rows, tmp_path / "new.csv")
+    options = {"user": "who", "item": "what", "rating": "points", "min_rating": 4, "skip_bad": True}
+    for new in (old.update(rows, **options), hmlet.update(old, tmp_path / "new.csv", **options)):
+        assert new.record.updated_from is not None
+        assert (new.record.updated_from.interactions, new.record.updated_from.users) == (1, 1)
+    command = "--user who --item what --rating points --min-rating 4 --skip-bad --json"
+    assert main(["update", str(tmp_path / "old"), str(tmp_path / "new.csv"), *command.split()]) == 0
+    (tmp_path / "bare.csv").write_text("new;i0;31.12.2024;4,5\n", encoding="utf-8")
+    command = "--columns user,item,day,plays --decimal , --day-first --delimiter ; --weight plays"
+    assert main(["update", str(tmp_path / "old"), str(tmp_path / "bare.csv"), *command.split()]) == 2
+    assert "checkerboard has no weights: leave --weight out" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="there is no option `core`"):
+        old.update(rows, core=3)  # type: ignore[call-arg]
 
 
 def test_an_update_of_an_update_goes_by_the_first_training(tmp_path: Path) -> None:

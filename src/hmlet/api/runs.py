@@ -9,10 +9,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 import numpy as np
 
+from hmlet.data.inputs import Reading
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError, MissingExtra, NothingHeldOut, RunError
 from hmlet.ranking.evaluation import KNOWN, Evaluation, Evaluations
@@ -246,12 +247,17 @@ class Run(Recommender):
         out: Path | str | None = None,
         *,
         device: str = "auto",
+        threads: int | None = None,
+        resume: bool = False,
         progress: Progress | bool = True,
+        **options: Unpack[Reading],
     ) -> Run:
         """Train further on new interactions, as a new run; see `hmlet.update`."""
         from hmlet.api.upkeep import update  # which needs this class
 
-        return update(self, interactions, out, device=device, progress=progress)
+        return update(
+            self, interactions, out, device=device, threads=threads, resume=resume, progress=progress, **options
+        )
 
     export = export
     serve = serve

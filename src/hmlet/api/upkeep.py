@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from hmlet import packaging
 from hmlet.api.runs import Run, open_run
 from hmlet.api.training import training_threads
-from hmlet.data import Columns
-from hmlet.data.dialect import Dialect
 from hmlet.data.extension import Added, extended, new_interactions
+from hmlet.data.inputs import Reading, reading
 from hmlet.packaging import hub
 from hmlet.runs.record import RECORD
 from hmlet.system.progress import Advance, Progress, watching
@@ -27,33 +26,27 @@ def update(
     interactions: Any,
     out: Path | str | None = None,
     *,
-    user: str | None = None,
-    item: str | None = None,
-    rating: str | None = None,
-    timestamp: str | None = None,
-    min_rating: float | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
     device: str = "auto",
     threads: int | None = None,
     resume: bool = False,
     progress: Progress | bool = True,
+    **options: Unpack[Reading],
 ) -> Run:
     """Train a finished run further on new interactions, users and items, as a new run: `hmlet update`.
 
     Example: hmlet.update("runs/end", "new.csv", "runs/end-2")
 
     `interactions` is a file or a frame. All of them join the training part; the validation and test parts stay as they
-    are. `user`, `item` and the like are column names. Ratings below `min_rating`, by default that of the run's data,
-    are left out. The old run stays; `out` is by default the first free of RUN-2, RUN-3 and so on. A closed form is
-    fitted again.
+    are. `options` are those of `Dataset.from_file` that say how interactions are read. Columns have by default the
+    names that the run's data was prepared with, and its `min_rating` applies. What the run's data has of ratings,
+    weights and times, the interactions must have too. The old run stays; `out` is by default the first free of RUN-2,
+    RUN-3 and so on. A closed form is fitted again.
     """
     opened = open_run(run)
     path = _next_to(opened.directory.path) if out is None else Path(out)
     with watching(progress)(f"reading {interactions}" if isinstance(interactions, str | Path) else "reading"):
-        columns = Columns(user, item, rating, timestamp)
-        dialect = Dialect(format, delimiter)
-        read = new_interactions(interactions, opened.data, columns=columns, dialect=dialect, min_rating=min_rating)
+        columns, dialect, rows = reading(options, Reading.__annotations__)
+        read = new_interactions(interactions, opened.data, columns=columns, dialect=dialect, **rows)
         grown, added = extended(opened.data, read)
     log.info("%s", _told(added))
     with (

@@ -23,13 +23,22 @@ def update(
     item: Annotated[str | None, typer.Option(help="Column of item ids.")] = None,
     rating: Annotated[str | None, typer.Option(help="Column of ratings.")] = None,
     timestamp: Annotated[str | None, typer.Option(help="Column of times.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of weights.")] = None,
     min_rating: Annotated[
         float | None, typer.Option(help="Drop rows with a lower rating. Default: as in the run's data.")
     ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip invalid rows.")] = False,
     file_format: Annotated[
         str | None, typer.Option("--format", help="The file's format. Default: from its suffix.")
     ] = None,
     delimiter: Annotated[str | None, typer.Option(help="Field delimiter.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Column names of a file without a header, such as user,item,rating")
+    ] = None,
+    decimal: Annotated[str, typer.Option(help="Decimal separator of ratings and weights: . or a comma.")] = ".",
+    day_first: Annotated[
+        bool, typer.Option("--day-first", help="Dates are written as 31/12/2024 or 31.12.2024.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
     resume: Annotated[
@@ -41,7 +50,8 @@ def update(
     """Train a finished run further on new interactions, users and items, without starting over.
 
     The result is a new run; RUN stays as it is. All new interactions join the training part. A model trained by
-    gradient steps continues for a few epochs; a closed form is refitted.
+    gradient steps continues for a few epochs; a closed form is refitted. Columns have the names that the run's data was
+    prepared with, unless you name others. If that data has a rating threshold, weights or times, FILE must have them.
 
     Example: hmlet update runs/end new.csv --out runs/end-2
     """
@@ -55,9 +65,14 @@ def update(
         item=item,
         rating=rating,
         timestamp=timestamp,
+        weight=weight,
         min_rating=min_rating,
+        skip_bad=skip_bad,
         format=file_format,
         delimiter=delimiter,
+        columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
+        decimal=decimal,
+        day_first=day_first,
         device=device,
         threads=threads,
         resume=resume,

@@ -5,20 +5,28 @@ Old users and items keep their indices, so that what a model learned of them sta
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from hmlet.data.columns import Columns
+from hmlet.data.columns import GUESSES, ROLES, Columns, UnclearColumns, listed
 from hmlet.data.dataset import Dataset
-from hmlet.data.dialect import Dialect
+from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
 from hmlet.data.preparation import readers
 from hmlet.data.record import Provenance
 from hmlet.data.splits import TRAIN
 from hmlet.errors import DataError
+from hmlet.system.spelling import option
+
+log = logging.getLogger(__name__)
+VALUES = ("rating", "weight", "timestamp")  # roles that a data set may do without
+OTHER_UNIT = 100  # times of one unit do not differ by such a factor
 
 
 class Added(NamedTuple):
@@ -30,6 +38,13 @@ class Added(NamedTuple):
     known: int  # new rows that were already in the data set, in any part
 
 
+def remembering(data: Dataset, columns: Columns) -> Dataset:
+    """The data set, with the names given to its columns in its record: new interactions are read by the same names."""
+    if named := _named(columns):
+        data.provenance = data.provenance.model_copy(update={"columns": named})
+    return data
+
+
 def new_interactions(
     source: Any,
     data: Dataset,
@@ -37,19 +52,80 @@ def new_interactions(
     columns: Columns = Columns(),  # noqa: B008 - frozen
     dialect: Dialect = Dialect(),  # noqa: B008 - frozen
     min_rating: float | None = None,
+    skip_bad: bool = False,
 ) -> Interactions:
     """The interactions of a file or a frame that are to be added to a data set.
 
-    Ratings below `min_rating` are left out. Without it the data set's own threshold counts, if there are ratings.
+    Columns that are not named are those that the data set was prepared with, or guessed. Ratings below `min_rating`, by
+    default the data set's own, are left out. A source without the ratings, weights or times of the data set is refused.
     """
-    needed = () if min_rating is None else ("rating",)
+    source = Path(source) if isinstance(source, str) else source
+    shown = str(source) if isinstance(source, Path) else "the frame"
     min_rating = data.provenance.min_rating if min_rating is None else min_rating
-    welcome = {"rating": min_rating is not None, "timestamp": data.timestamp is not None}
-    columns = columns.guessing(*needed, welcome=tuple(role for role, useful in welcome.items() if useful))
-    if isinstance(source, str | Path):
-        source = Path(source)
-    found, _ = readers().read([source], columns, dialect, min_rating)
-    return cast("Interactions", found)
+    needed = _needed(data, min_rating, columns)
+    useful = [role for role in ROLES if role not in VALUES or role in needed]
+    before = {role: name for role, name in data.provenance.columns.items() if role in useful}
+    inheriting, skipping = _Inheriting(**vars(columns), before=before, reasons=needed), Skipping(skip_bad)
+    found: Interactions = readers().read([source], inheriting, dialect, min_rating, skipping=skipping)[0]
+    without_columns = [name for name, each in readers().FORMATS.items() if not each.has_columns]
+    if needed and found.provenance.files[0].format in without_columns:
+        raise DataError(f"{shown} has only users and items, and {next(iter(needed.values()))}", "use a file of columns")
+    _require_same_unit(found, data, shown)
+    if skipping.rows:
+        log.warning("%d rows were skipped, the first at %s, %s: %s", len(skipping.rows), *skipping.rows[0])
+    named = {**data.provenance.columns, **_named(columns)}
+    return replace(found, provenance=found.provenance.model_copy(update={"columns": named} if named else {}))
+
+
+def _named(columns: Columns) -> dict[str, str]:
+    """The names that were given to columns, except to that of the parts, which new interactions do not have."""
+    return {role: name for role in ROLES if role != "part" and (name := getattr(columns, role)) is not None}
+
+
+def _needed(data: Dataset, min_rating: float | None, columns: Columns) -> dict[str, str]:
+    """The roles that new interactions must have a column for, and why."""
+    reasons = {} if min_rating is None else {"rating": f"only ratings of at least {min_rating:g} count"}
+    for role, values in (("weight", data.weight), ("timestamp", data.timestamp)):
+        if values is not None:
+            reasons[role] = f"the data set {data.name} has {role}s"
+        elif getattr(columns, role) is not None:
+            raise DataError(f"the data set {data.name} has no {role}s", f"leave {option(role)} out")
+    return reasons
+
+
+@dataclass(frozen=True)
+class _Inheriting(Columns):
+    """The columns of new interactions: those named, those that the data set was prepared with, or guessed ones."""
+
+    before: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why some roles must have a column
+
+    def resolve(self, header: Sequence[str], shown: str, otherwise: str = "") -> dict[str, int]:
+        """The position of each role's column."""
+        known: dict[str, Any] = {
+            role: name for role, name in self.before.items() if getattr(self, role) is None and name in header
+        }
+        columns = replace(self, **known, welcome=tuple(role for role in self.reasons if role in GUESSES))
+        chosen = Columns.resolve(columns, header, shown, otherwise)
+        for role, reason in self.reasons.items():
+            if role not in chosen:
+                raise UnclearColumns(
+                    f"{reason}, and {shown} has no column that looks like the {role}; its columns are {listed(header)}",
+                    f"name it with {option(role)}, or add it",
+                )
+        return chosen
+
+
+def _require_same_unit(new: Interactions, data: Dataset, shown: str) -> None:
+    """Refuse times that are, for example, dates (microseconds) beside seconds: their sizes differ a thousandfold."""
+    if new.timestamp is None or data.timestamp is None:
+        return
+    after, before = (float(np.median(np.abs(times.astype(np.float64)))) for times in (new.timestamp, data.timestamp))
+    if not 1 / OTHER_UNIT < (after + 1) / (before + 1) < OTHER_UNIT:
+        raise DataError(
+            f"the times of {shown} are around {after:.0f}, and those of {data.name} around {before:.0f}",
+            f"write {option('timestamp')} in the same unit (dates and fractional seconds become microseconds)",
+        )
 
 
 def extended(data: Dataset, new: Interactions) -> tuple[Dataset, Added]:
@@ -82,7 +158,8 @@ def extended(data: Dataset, new: Interactions) -> tuple[Dataset, Added]:
 
 def everything_trains(data: Dataset) -> Dataset:
     """The same interactions, all of them in the training part: nothing is left to evaluate on."""
-    provenance = Provenance(derived_from=f"{data.name} {data.fingerprint}", rows=len(data), split="none")
+    kept = data.provenance.model_dump(include={"min_rating", "columns"}, exclude_unset=True)
+    provenance = Provenance(derived_from=f"{data.name} {data.fingerprint}", rows=len(data), split="none", **kept)
     interactions = Interactions(data.user, data.item, data.users, data.items, data.timestamp, provenance, data.weight)
     return Dataset(data.name, interactions, np.full(len(data), TRAIN))
 

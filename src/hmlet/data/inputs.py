@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, cast, runtime_checkable
@@ -16,6 +16,7 @@ from hmlet.data.catalog import load
 from hmlet.data.columns import Columns
 from hmlet.data.dataset import PARTS, Dataset
 from hmlet.data.dialect import Dialect
+from hmlet.data.extension import remembering
 from hmlet.data.interactions import Id, Interactions, Vocabulary, merge
 from hmlet.data.preparation import prepare, split_interactions
 from hmlet.data.record import Provenance
@@ -45,8 +46,8 @@ DataLike = Dataset | Frame | SparseMatrix | Path | str
 """A data set, or what becomes one: a frame, a matrix, an interaction file, a prepared directory, a named set."""
 
 
-class Preparing(TypedDict, total=False):
-    """How interactions become a data set: the options of `hmlet data prepare`, which documents them."""
+class Reading(TypedDict, total=False):
+    """How interactions are read: options of `hmlet data prepare`, which documents them."""
 
     # The columns of each role.
     user: str | None
@@ -56,18 +57,24 @@ class Preparing(TypedDict, total=False):
     weight: str | None
     user_name: str | None
     item_name: str | None
-    # Readable names from elsewhere: a file or a frame with an id and a name, or a mapping.
-    user_names: Path | str | Frame | Mapping[Any, str] | None
-    item_names: Path | str | Frame | Mapping[Any, str] | None
     # How files are written.
     format: str | None
     delimiter: str | None
     columns: Sequence[str]
     decimal: str
     day_first: bool
-    # What is kept, and where it goes.
+    # Which rows are kept.
     skip_bad: bool
     min_rating: float | None
+
+
+class Preparing(Reading, total=False):
+    """How interactions become a data set: the options of `hmlet data prepare`, which documents them."""
+
+    # Readable names from elsewhere: a file or a frame with an id and a name, or a mapping.
+    user_names: Path | str | Frame | Mapping[Any, str] | None
+    item_names: Path | str | Frame | Mapping[Any, str] | None
+    # What is kept, and where it goes.
     core: int
     split: str
     seed: int
@@ -80,15 +87,21 @@ _DIALECT = [field.name for field in fields(Dialect)]
 
 def prepared(sources: Sequence[Path | Frame], options: Preparing, parts: Sequence[int] | None = None) -> Dataset:
     """The data set made from files or frames; with `parts`, each source is all of one part."""
-    given = cast("dict[str, Any]", dict(options))
+    columns, dialect, rest = reading(options, Preparing.__annotations__)
+    return remembering(prepare(sources, columns=columns, dialect=dialect, parts=parts, **rest), columns)
+
+
+def reading(options: Mapping[str, Any], known: Collection[str]) -> tuple[Columns, Dialect, dict[str, Any]]:
+    """The columns and the dialect that options name, and the other options, which must be `known` as well."""
+    given = dict(options)
     for name in given:
-        if name not in Preparing.__annotations__:
-            near = difflib.get_close_matches(name, Preparing.__annotations__, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"use some of {', '.join(Preparing.__annotations__)}"
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"use some of {', '.join(known)}"
             raise ConfigError(f"there is no option `{name}`", hint)
     columns = Columns(**{role: given.pop(role, None) for role in _ROLES})
     dialect = Dialect(**{name: given.pop(name) for name in _DIALECT if name in given})
-    return prepare(sources, columns=columns, dialect=dialect, parts=parts, **given)
+    return columns, dialect, given
 
 
 def parted(parts: Mapping[str, Frame | SparseMatrix | Path | str | None], options: Preparing) -> Dataset:

@@ -59,6 +59,8 @@ class Provenance(_Typed):
     core: NonNegativeInt = 0
     core_rounds: NonNegativeInt = 0
     min_rating: int | float | None = None
+    columns: dict[str, str] = {}
+    """The column of each role that was named, rather than guessed."""
     split: str | None = None
     seed: NonNegativeInt = 0
     users_without_training: NonNegativeInt = 0
