@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +60,26 @@ def test_it_learns_scores_and_is_kept(tmp_path: Path) -> None:
     expected = estimator.recommend(["u1"], 3)
     del estimator
     assert Run(kept.directory.path).recommend(["u1"], 3) == expected
+
+
+def pickled(estimator: Recommender) -> Recommender:
+    found: Recommender = pickle.loads(pickle.dumps(estimator))  # noqa: S301 - our own
+    return found
+
+
+@pytest.mark.parametrize("copied", [pickled, deepcopy])
+def test_a_copy_has_a_run_of_its_own(copied: Callable[[Recommender], Recommender], tmp_path: Path) -> None:
+    """It outlives the first estimator, whose run is temporary."""
+    first = small(k=7).fit(RATINGS)
+    expected, place = first.recommend(["u1"], 3), first.run_.directory.path
+    second = copied(first)
+    assert first.recommend(["u1"], 3) == expected
+    del first
+    assert not place.exists()
+    assert second.recommend(["u1"], 3) == expected
+    assert second.get_params()["k"] == 7
+    assert Run(second.save(tmp_path / "kept").directory.path).recommend(["u1"], 3) == expected
+    assert not hasattr(copied(small()), "run_")
 
 
 def test_it_splits_what_comes_without_parts(tmp_path: Path) -> None:

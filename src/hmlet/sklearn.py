@@ -37,7 +37,8 @@ class Recommender(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     Example: GridSearchCV(Recommender("lightgcn", epochs=20), {"embedding_size": [32, 64]}).fit(ratings)
 
     A parameter that is None is the recipe's own. `split` takes some of each user's interactions for validation, which
-    chooses the epoch. The run of a fitted estimator is `run_`; it is temporary, and `save` keeps it.
+    chooses the epoch. The run of a fitted estimator is `run_`; it is temporary, and `save` keeps it. A pickle of a
+    fitted estimator contains the files of its run.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Recommender(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
     def fit(self, X: DataLike | npt.NDArray[Any], y: object = None) -> Self:
         """Train on interactions; `y` is ignored."""
-        place = tempfile.TemporaryDirectory(prefix="hmlet-sklearn-")
+        place = _temporary()
         given = {name: value for name in Settings.__annotations__ if (value := getattr(self, name)) is not None}
         settings: Settings = given  # type: ignore[assignment]  # names and values are checked by `fit`
         self.run_: Run = fit(
@@ -121,6 +122,26 @@ class Recommender(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         shutil.copytree(self._fitted().directory.path, path)
         return Run(path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The estimator with the files of its run, so that a pickle is whole."""
+        state: dict[str, Any] = {**super().__getstate__()}
+        if state.pop("_place", None) is not None:
+            run = state.pop("run_").directory.path
+            files = (path for path in run.rglob("*") if path.is_file())
+            state["_files"] = {path.relative_to(run).as_posix(): path.read_bytes() for path in files}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.pop("_files", None)
+        super().__setstate__(state)
+        if files is not None:
+            self._place = _temporary()
+            for name, content in files.items():
+                path = Path(self._place.name) / "run" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            self.run_ = Run(Path(self._place.name) / "run")
+
     def _fitted(self) -> Run:
         check_is_fitted(self, "run_")
         return self.run_
@@ -134,6 +155,10 @@ class Recommender(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if isinstance(data, Frame) or (path is not None and path.is_file()):
             return prepared([path or data], {"user": self.user, "item": self.item, "split": self.split})
         return as_dataset(data)
+
+
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="hmlet-sklearn-")
 
 
 def _pairs(given: Any) -> Any:
