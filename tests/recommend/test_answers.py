@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +33,12 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Run:
     titles = pl.DataFrame({"id": items, "name": [f"Title <{item}>" for item in items]})
     data = Dataset.from_frame(frame, split="column:part", item_names=titles, name="titled")
     return finished("bpr", tmp_path_factory.mktemp("named") / "run", data=data)
+
+
+def numbered(place: Path, **options: Any) -> Run:
+    """A run whose ids are numbers."""
+    frame = checkerboard().to_frame().with_columns(pl.col("user", "item").str.slice(1).cast(pl.Int64))
+    return finished("bpr", place, data=Dataset.from_frame(frame, split="column:part", name="numbers", **options))
 
 
 def test_a_frame_has_the_rows_of_the_lists(run: Run) -> None:
@@ -94,6 +102,31 @@ def test_a_batch_of_similar_ones_has_the_single_answers(run: Run) -> None:
     users = run.similar_users(["u0", "u9"], 2)
     assert [each["users"] for each in users] == [run.similar_users(user, 2) for user in ("u0", "u9")]
     assert run.similar_users("u0", 2).to_frame().columns == ["user", "rank", "score"]
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    run: Any = numbered(tmp_path / "run")
+    two = np.int64(2)
+    assert run.similar_items(two, two) == run.similar_items(2, 2)
+    assert run.similar_users(two, two) == run.similar_users(2, 2)
+    assert len(run.similar_items(np.array([2, 3]), 2)) == 2
+    assert run.recommend([two], two) == run.recommend([2], 2)
+    for evaluate in (run.evaluate, partial(hmlet.evaluate, run)):
+        assert evaluate(k=two).metrics == run.evaluate(k=2).metrics
+        assert [each.k for each in evaluate(k=np.array([3, 2]))] == [3, 2]
+
+
+@pytest.mark.parametrize("k", [2.0, "2", None, [2]], ids=repr)
+def test_a_length_that_is_no_whole_number_is_refused(run: Any, k: object, tmp_path: Path) -> None:
+    calls = [partial(run.recommend, ["u1"]), partial(run.recommend_new, [["i1"]]), run.recommend_all,
+             partial(run.similar_items, "i1"), partial(run.similar_users, "u1"),
+             partial(run.export, tmp_path / "lists.csv")]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"k = .* is not the length of a list: use `?k=20"):
+            call(k=k)
+    for lengths in ([], [k]):
+        with pytest.raises(ConfigError, match="length of a list"):
+            run.evaluate(k=lengths)
 
 
 def test_several_lengths_are_evaluated_at_once(run: Run) -> None:

@@ -19,6 +19,7 @@ from hmlet.errors import ConfigError, MissingExtra, NothingHeldOut, RunError
 from hmlet.ranking.evaluation import KNOWN, Evaluation, Evaluations
 from hmlet.recommend.export import export as write_lists
 from hmlet.recommend.recommender import Recommender
+from hmlet.runs.finished import list_length
 from hmlet.serving.settings import Settings
 from hmlet.system.progress import Progress, watching
 from hmlet.system.ranks import Ranks, joined
@@ -71,9 +72,9 @@ def evaluate(
     """
     with working_threads(), watching(progress)(f"evaluating {_path(run)}") as advance:
         opened, place = open_run(run), str(choose_device(device))
-        if isinstance(k, int):
-            return opened.evaluate(split, mask, k, advance, place)
-        return opened.evaluate(split, mask, k=k, advance=advance, device=place)
+        if isinstance(k, Iterable):
+            return opened.evaluate(split, mask, k=k, advance=advance, device=place)
+        return opened.evaluate(split, mask, k, advance, place)
 
 
 def compare(
@@ -170,7 +171,7 @@ def export(
     with joined(ranks) as group, working_threads(), watching(progress)("exporting") as advance:
         opened = open_run(run)
         chosen = None if users is None else opened.data.users.indices(users).astype(np.int64)
-        return write_lists(opened, out, k, chosen, mask, opened.allowed(allow, deny), advance, group)
+        return write_lists(opened, out, list_length(k), chosen, mask, opened.allowed(allow, deny), advance, group)
 
 
 def serve(

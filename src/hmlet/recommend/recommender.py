@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
-from typing import overload
+from typing import cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ from hmlet.recommend.explanation import Explanation, explanation
 from hmlet.recommend.foldin import FoldIn
 from hmlet.recommend.histories import HistoryFold
 from hmlet.recommend.naming import named_user
-from hmlet.runs.finished import FinishedRun
+from hmlet.runs.finished import FinishedRun, list_length
 
 PREDICTED = 65_536  # pairs that are scored together
 
@@ -60,7 +60,7 @@ class Recommender(FinishedRun):
         indices = self.data.users.indices(users).astype(np.int64)
         seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
         answers = Recommendations()
-        for block, ranked in rank_blocks(*self.scored, indices, k, seen, allowed_I):
+        for block, ranked in rank_blocks(*self.scored, indices, list_length(k), seen, allowed_I):
             answers += (
                 {"user": user, "items": items}
                 for user, items in zip(self.data.users.ids_at(block.tolist()), self._items(ranked), strict=True)
@@ -80,7 +80,7 @@ class Recommender(FinishedRun):
         newcomers = self.fold_in.users(lists)
         rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
         own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
-        ranked = top_k(newcomers, self.scored[1], k, own, self.allowed(allow, deny))
+        ranked = top_k(newcomers, self.scored[1], list_length(k), own, self.allowed(allow, deny))
         return Recommendations({"items": items} for items in self._items(ranked))
 
     def recommend_all(
@@ -93,7 +93,7 @@ class Recommender(FinishedRun):
     ) -> TopN:
         """The top-k of every user, in memory; `export` writes them to a file of any size."""
         seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
-        blocks = rank_blocks(*self.scored, np.arange(self.data.n_users), k, seen, allowed_I)
+        blocks = rank_blocks(*self.scored, np.arange(self.data.n_users), list_length(k), seen, allowed_I)
         tables = [ranked_table(self.data, block, ranked) for block, ranked in blocks]
         return TopN(pa.concat_tables([ranked_schema(self.data).empty_table(), *tables]), self.data.items)
 
@@ -132,15 +132,15 @@ class Recommender(FinishedRun):
         Of an item-item model: the items that this one speaks for most, with its weights as their scores. For a list of
         items the answer is a list.
         """
-        wanted, (everyone, scorer) = _several(item), self.scored
-        rows = _rows(self.data.items, wanted)
+        everyone, scorer = self.scored
+        rows, k = _rows(self.data.items, item), list_length(k)
         if isinstance(everyone, Histories):
             itself = torch.arange(len(rows)), rows
             ranked = top_k(Histories(rows, torch.arange(len(rows) + 1)), scorer, k, itself)
         else:
             ranked = similar(self.directions[1], rows, k)
         lists = list(self._items(ranked))
-        if isinstance(item, int | str):
+        if _is_one(item):
             return Neighbours(lists[0], "item")
         ids = [self.data.items.id(at) for at in rows.tolist()]
         found: list[SimilarItems] = [{"item": each, "items": items} for each, items in zip(ids, lists, strict=True)]
@@ -153,14 +153,14 @@ class Recommender(FinishedRun):
     def similar_users(self, user: Id | Iterable[Id], k: int = 20) -> object:
         """The users whose factors (histories, of an item-item model) have the largest cosine, which is the score."""
         users, everyone = self.data.users, self.scored[0]
-        rows = _rows(users, _several(user))
+        rows, k = _rows(users, user), list_length(k)
         by_history = isinstance(everyone, Histories)
         ranked = similar_histories(everyone, rows, k) if by_history else similar(self.directions[0], rows, k)
         lists: list[list[ScoredUser]] = [
             [{**named_user(users, at), "score": score} for at, score in zip(indices, scores, strict=True)]
             for indices, scores in _filled(ranked)
         ]
-        if isinstance(user, int | str):
+        if _is_one(user):
             return Neighbours(lists[0], "user")
         ids = [users.id(at) for at in rows.tolist()]
         found: list[SimilarUsers] = [{"user": each, "users": near} for each, near in zip(ids, lists, strict=True)]
@@ -192,12 +192,14 @@ class Recommender(FinishedRun):
         return (list(islice(found, length)) for length in filled_BK.sum(dim=1).tolist())
 
 
-def _several(wanted: Id | Iterable[Id]) -> list[Id]:
-    return [wanted] if isinstance(wanted, int | str) else list(wanted)
+def _is_one(wanted: object) -> bool:
+    """Whether it is a single id, such as a number of NumPy, and not a list of them."""
+    return isinstance(wanted, str) or not isinstance(wanted, Iterable)
 
 
-def _rows(vocabulary: Vocabulary, wanted: list[Id]) -> Tensor:
-    return torch.from_numpy(vocabulary.indices(wanted).astype(np.int64))
+def _rows(vocabulary: Vocabulary, wanted: Id | Iterable[Id]) -> Tensor:
+    ids = cast("Iterable[Id]", [wanted] if _is_one(wanted) else wanted)
+    return torch.from_numpy(vocabulary.indices(ids).astype(np.int64))
 
 
 def _filled(ranked: Ranked) -> Iterator[tuple[list[int], list[float]]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from html import escape
+from numbers import Integral
 from pathlib import Path
 from typing import Self, overload
 
@@ -17,7 +18,7 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.data.catalog import CATALOG, load
 from hmlet.data.record import is_prepared
-from hmlet.errors import RunError
+from hmlet.errors import ConfigError, RunError
 from hmlet.ranking.evaluation import Evaluation, Evaluations, evaluate_at
 from hmlet.ranking.scoring import Scored, repeated_scorer, scored_by_weights
 from hmlet.runs.choices import GATE_COLUMNS, GATES, Choices
@@ -129,7 +130,10 @@ class FinishedRun:
         Per-user values are kept in per_user.parquet, so asking again costs nothing. Factors are ranked on the device,
         or on the CPU if they do not fit there.
         """
-        lengths = [k] if isinstance(k, int) else list(dict.fromkeys(k))
+        given: Iterable[object] = k if isinstance(k, Iterable) else [k]
+        lengths = list(dict.fromkeys(map(list_length, given)))
+        if not lengths:
+            raise ConfigError(f"k = {k!r} has no length of a list", f"use {option('k', 20)}, say")
         known = {each: stored_evaluation(self.directory, split, mask, each) for each in lengths}
         missing = [each for each, stored in known.items() if stored is None]
         new = self._evaluated(split, mask, missing, advance, device) if missing else []
@@ -140,7 +144,7 @@ class FinishedRun:
                 log.warning("the evaluation could not be stored in %s: %s", self.directory.path, error)
         made = {each.k: each for each in new}
         found = [stored if stored is not None else made[each] for each, stored in known.items()]
-        return found[0] if isinstance(k, int) else Evaluations(found)
+        return Evaluations(found) if isinstance(k, Iterable) else found[0]
 
     def _evaluated(self, split: str, mask: str, k: list[int], advance: Advance, device: str) -> list[Evaluation]:
         if device != "cpu" and self.directory.item_weights() is None:
@@ -152,6 +156,13 @@ class FinishedRun:
             except torch.OutOfMemoryError:
                 log.warning("%s is evaluated on the CPU: its factors do not fit into %s", self.directory.path, device)
         return evaluate_at(self.scored, self.data, split, mask, k, advance=advance)
+
+
+def list_length(k: object) -> int:
+    """The length of a list, given as a whole number of any library."""
+    if isinstance(k, Integral):
+        return int(k)
+    raise ConfigError(f"k = {k!r} is not the length of a list", f"use {option('k', 20)}, say")
 
 
 def recorded_data(run: RunDirectory, now: Path | str | None = None) -> Dataset:
