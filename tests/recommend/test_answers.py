@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -62,9 +63,30 @@ def test_everybody_gets_the_list_that_they_ask_for(run: Run, tmp_path: Path) -> 
     everyone = run.recommend_all(3, deny=["i2"])
     asked = run.recommend(list(run.data.users), 3, deny=["i2"])
     assert list(everyone) == asked
-    assert everyone.to_frame().equals(asked.to_frame().cast(dict(everyone.to_frame().schema)))
+    assert everyone.to_frame().equals(asked.to_frame())
     run.export(tmp_path / "all.parquet", 3, deny=["i2"])
     assert pl.read_parquet(tmp_path / "all.parquet").equals(everyone.to_frame())
+
+
+def test_frames_of_one_run_fit_together(tmp_path: Path) -> None:
+    """Full or empty, for some or for everybody: the same columns with the same types."""
+    names = {"item_names": {n: f"Title {n}" for n in range(0, 24, 2)}}
+    run = numbered(tmp_path / "run", **names)
+    ids, kept = {"item": pl.Int64}, {"rank": pl.Int32, "score": pl.Float64, "name": pl.String}
+    filled, nothing = run.recommend([1], 2), run.recommend([1], 2, allow=[])
+    for each in (filled, nothing, run.recommend([]), run.recommend_all(2), run.recommend_all(2, allow=[])):
+        assert dict(each.to_frame().schema) == {"user": pl.Int64, **ids, **kept}
+    assert run.recommend_all(2).to_frame().head(2).equals(run.recommend([0], 2).to_frame())
+    for new in (run.recommend_new([[1]], 2), run.recommend_new([]), run.recommend_new([[1]], allow=[])):
+        assert dict(new.to_frame().schema) == {"newcomer": pl.Int64, **ids, **kept}
+    for similar in (run.similar_items([1, 2], 2), run.similar_items([1], 2)):
+        assert dict(similar.to_frame().schema) == {**ids, "similar": pl.Int64, **kept}
+    assert dict(run.similar_items(1, 2).to_frame().schema) == {**ids, **kept}
+    users = {"rank": pl.Int32, "score": pl.Float64}  # which have no names
+    assert dict(run.similar_users([1], 2).to_frame().schema) == {"user": pl.Int64, "similar": pl.Int64, **users}
+    run.export(tmp_path / "lists.parquet", 2)  # whose columns have no names
+    assert pl.read_parquet(tmp_path / "lists.parquet").equals(run.recommend_all(2).to_frame().drop("name"))
+    assert pickle.loads(pickle.dumps(filled)).to_frame().equals(filled.to_frame())  # noqa: S301 - our own
 
 
 def test_predictions_are_the_scores_of_the_lists(run: Run) -> None:

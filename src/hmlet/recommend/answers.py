@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NotRequired, TypedDict, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from hmlet.data import Dataset, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.ranking.top_k import NO_ITEM, Ranked
 from hmlet.recommend.naming import NamedItem, NamedUser
-from hmlet.system.frames import Framed, table_of
+from hmlet.system.frames import Framed
 
 
 class ScoredItem(NamedItem):
@@ -60,35 +60,39 @@ class Recommendations(list[Recommendation], Framed):
     Newcomers have no ids; their column `newcomer` counts them from 0.
     """
 
+    def __init__(self, found: Iterable[Recommendation], schema: pa.Schema) -> None:
+        super().__init__(found)
+        self.schema = schema
+
     def __repr__(self) -> str:
         return f"<Recommendations for {len(self):,} users, {sum(len(each['items']) for each in self):,} rows>"
 
     def to_arrow(self) -> pa.Table:
-        who = "newcomer" if self and "user" not in self[0] else "user"
+        who = self.schema.names[0]
         lists = [({who: each.get("user", number)}, each["items"]) for number, each in enumerate(self)]
-        return _flat(lists, [who], "item")
+        return _flat(lists, "item", self.schema)
 
 
 class Neighbours(list[Scored], Framed, Generic[Scored]):
     """The nearest items or users of one of them, nearest first. As a frame: item or user, rank from 1, score, name."""
 
-    def __init__(self, found: Iterable[Scored], kind: str) -> None:
+    def __init__(self, found: Iterable[Scored], kind: str, schema: pa.Schema) -> None:
         super().__init__(found)
-        self.kind = kind
+        self.kind, self.schema = kind, schema
 
     def __repr__(self) -> str:
         return f"<{len(self)} similar {self.kind}s>"
 
     def to_arrow(self) -> pa.Table:
-        return _flat([({}, list(self))], [], self.kind)
+        return _flat([({}, list(self))], self.kind, self.schema)
 
 
 class Neighbourhoods(list[Similar], Framed, Generic[Similar]):
     """The nearest items or users of several. As a frame: item, similar, rank from 1, score, name of the similar one."""
 
-    def __init__(self, found: Iterable[Similar], kind: str) -> None:
+    def __init__(self, found: Iterable[Similar], kind: str, schema: pa.Schema) -> None:
         super().__init__(found)
-        self.kind = kind
+        self.kind, self.schema = kind, schema
 
     def __repr__(self) -> str:
         return f"<Similar {self.kind}s of {len(self)}>"
@@ -99,27 +103,35 @@ class Neighbourhoods(list[Similar], Framed, Generic[Similar]):
             found: Mapping[str, list[dict[str, object]]] = each  # type: ignore[assignment]  # of either kind
             similar = [{**row, "similar": row[self.kind]} for row in found[f"{self.kind}s"]]
             lists.append(({self.kind: found[self.kind]}, similar))
-        return _flat(lists, [self.kind], "similar")
+        return _flat(lists, "similar", self.schema)
+
+
+def list_schema(keys: Mapping[str, pa.DataType], found: str, vocabulary: Vocabulary) -> pa.Schema:
+    """The columns of lists: their keys, what was found, its rank and score, and its name if there are names."""
+    columns = {**keys, found: vocabulary.ids.type, "rank": pa.int32(), "score": pa.float64()}
+    return pa.schema(columns if vocabulary.names is None else {**columns, "name": pa.string()})
 
 
 def _flat(
-    lists: Sequence[tuple[Mapping[str, object], Sequence[Mapping[str, object]]]], keys: Sequence[str], found: str
+    lists: Sequence[tuple[Mapping[str, object], Sequence[Mapping[str, object]]]], found: str, schema: pa.Schema
 ) -> pa.Table:
-    """Lists under their keys as rows: the keys, what was found, its rank and score, and its name if there are names."""
-    named = any("name" in row for _, rows in lists for row in rows)
+    """Lists under their keys as rows."""
     rows = [
         {**key, found: row[found], "rank": rank, "score": row["score"], "name": row.get("name")}
         for key, each in lists
         for rank, row in enumerate(each, 1)
     ]
-    return table_of([*keys, found, "rank", "score", *(["name"] if named else [])], rows)
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 # -- everybody ----------------------------------------------------------------------------------------------------
 
 
 class TopN(Framed):
-    """The best items of every user, kept as columns: user, item, rank from 1 and score. Iterating gives each user's."""
+    """The best items of every user, kept as columns: user, item, rank from 1, score, and the item's name if it has one.
+
+    Iterating gives each user's.
+    """
 
     def __init__(self, table: pa.Table, items: Vocabulary) -> None:
         self._table, self._items = table, items
@@ -143,23 +155,26 @@ class TopN(Framed):
         return f"<TopN of {len(self):,} rows>"
 
 
-def ranked_schema(data: Dataset) -> pa.Schema:
-    """The columns of ranked lists: ids as the data set has them."""
-    columns = {"user": data.users.ids.type, "item": data.items.ids.type, "rank": pa.int32(), "score": pa.float64()}
-    return pa.schema(list(columns.items()))
+def ranked_schema(data: Dataset, *, named: bool = False) -> pa.Schema:
+    """The columns of ranked lists: ids as the data set has them, and the items' names if they are `named`."""
+    items = data.items if named else replace(data.items, names=None)
+    return list_schema({"user": data.users.ids.type}, "item", items)
 
 
-def ranked_table(data: Dataset, block: npt.NDArray[np.int64], ranked: Ranked) -> pa.Table:
+def ranked_table(data: Dataset, block: npt.NDArray[np.int64], ranked: Ranked, *, named: bool = False) -> pa.Table:
     """A block's rows in order of user and rank; places that no item fills are left out."""
     items_BK = ranked.items_BK.cpu().numpy()
     row, place = np.nonzero(items_BK != NO_ITEM)
+    items, schema = pa.array(items_BK[row, place]), ranked_schema(data, named=named)
     columns = [
         data.users.ids.take(pa.array(block[row])),
-        data.items.ids.take(pa.array(items_BK[row, place])),
+        data.items.ids.take(items),
         pa.array(place + 1, pa.int32()),
         pa.array(ranked.scores_BK.cpu().numpy()[row, place]),
     ]
-    return pa.Table.from_arrays(columns, schema=ranked_schema(data))
+    if named and data.items.names is not None:
+        columns.append(data.items.names.take(items))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def scored_items(items: Vocabulary, indices: Sequence[int], scores: Sequence[float]) -> list[ScoredItem]:

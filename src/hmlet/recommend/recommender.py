@@ -31,6 +31,7 @@ from hmlet.recommend.answers import (
     SimilarItems,
     SimilarUsers,
     TopN,
+    list_schema,
     ranked_schema,
     ranked_table,
     scored_items,
@@ -59,7 +60,7 @@ class Recommender(FinishedRun):
         """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
         indices = self.data.users.indices(users).astype(np.int64)
         seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
-        answers = Recommendations()
+        answers = Recommendations([], ranked_schema(self.data, named=True))
         for block, ranked in rank_blocks(*self.scored, indices, list_length(k), seen, allowed_I):
             answers += (
                 {"user": user, "items": items}
@@ -81,7 +82,8 @@ class Recommender(FinishedRun):
         rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
         own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
         ranked = top_k(newcomers, self.scored[1], list_length(k), own, self.allowed(allow, deny))
-        return Recommendations({"items": items} for items in self._items(ranked))
+        schema = list_schema({"newcomer": pa.int64()}, "item", self.data.items)
+        return Recommendations(({"items": items} for items in self._items(ranked)), schema)
 
     def recommend_all(
         self,
@@ -94,8 +96,9 @@ class Recommender(FinishedRun):
         """The top-k of every user, in memory; `export` writes them to a file of any size."""
         seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
         blocks = rank_blocks(*self.scored, np.arange(self.data.n_users), list_length(k), seen, allowed_I)
-        tables = [ranked_table(self.data, block, ranked) for block, ranked in blocks]
-        return TopN(pa.concat_tables([ranked_schema(self.data).empty_table(), *tables]), self.data.items)
+        tables = [ranked_table(self.data, block, ranked, named=True) for block, ranked in blocks]
+        none = ranked_schema(self.data, named=True).empty_table()
+        return TopN(pa.concat_tables([none, *tables]), self.data.items)
 
     def predict(self, pairs: Frame | Iterable[tuple[Id, Id]]) -> npt.NDArray[np.float64]:
         """The score of each (user, item) pair, higher for items that the user is more likely to want.
@@ -141,10 +144,10 @@ class Recommender(FinishedRun):
             ranked = similar(self.directions[1], rows, k)
         lists = list(self._items(ranked))
         if _is_one(item):
-            return Neighbours(lists[0], "item")
+            return Neighbours(lists[0], "item", list_schema({}, "item", self.data.items))
         ids = [self.data.items.id(at) for at in rows.tolist()]
         found: list[SimilarItems] = [{"item": each, "items": items} for each, items in zip(ids, lists, strict=True)]
-        return Neighbourhoods(found, "item")
+        return Neighbourhoods(found, "item", _pair_schema(self.data.items))
 
     @overload
     def similar_users(self, user: Id, k: int = 20) -> Neighbours[ScoredUser]: ...  # type: ignore[overload-overlap]
@@ -161,10 +164,10 @@ class Recommender(FinishedRun):
             for indices, scores in _filled(ranked)
         ]
         if _is_one(user):
-            return Neighbours(lists[0], "user")
+            return Neighbours(lists[0], "user", list_schema({}, "user", users))
         ids = [users.id(at) for at in rows.tolist()]
         found: list[SimilarUsers] = [{"user": each, "users": near} for each, near in zip(ids, lists, strict=True)]
-        return Neighbourhoods(found, "user")
+        return Neighbourhoods(found, "user", _pair_schema(users))
 
     def explain(self, user: Id, item: Id) -> Explanation:
         """Why an item is recommended to a user: the score by layer, the gates' choices, the items that carried it."""
@@ -190,6 +193,11 @@ class Recommender(FinishedRun):
         indices, scores = ranked.items_BK[filled_BK].tolist(), ranked.scores_BK[filled_BK].tolist()
         found = iter(scored_items(self.data.items, indices, scores))
         return (list(islice(found, length)) for length in filled_BK.sum(dim=1).tolist())
+
+
+def _pair_schema(vocabulary: Vocabulary) -> pa.Schema:
+    """The columns of those that are similar to several."""
+    return list_schema({vocabulary.kind: vocabulary.ids.type}, "similar", vocabulary)
 
 
 def _is_one(wanted: object) -> bool:
