@@ -97,6 +97,16 @@ def test_similar(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "users most like u4" in call(capsys, "similar", run, "--user", "u4", "-k", 2)
 
 
+def test_ids_that_are_numbers_come_out_as_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.DataFrame({"user": [1, 1, 2, 2, 3], "item": [7, 8, 7, 9, 8]})
+    fit(frame, "popularity", tmp_path / "run", progress=False)
+    for side, wanted in (("item", 7), ("user", 1)):
+        found = json.loads(call(capsys, "similar", tmp_path / "run", f"--{side}", wanted, "-k", 1, "--json"))
+        assert list(found) == [side, f"{side}s"]
+        assert found[side] == wanted
+        assert isinstance(found[f"{side}s"][0][side], int)
+
+
 def test_explain(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = json.loads(call(capsys, "explain", run, "--user", "u3", "--item", "i1", "--json"))
     assert {"user", "item", "score", "layers", "gates", "carried_by", "remainder", "sentence"} <= set(parts)

@@ -81,18 +81,18 @@ def similar(
     from hmlet import Run
 
     opened = Run.open(run, data)
-    found: Sequence[Mapping[str, Any]]
+    answer: Any  # of either kind
     if item is not None and user is None:
-        kind, wanted, found = "item", item, opened.similar_items(item, k)
+        kind, (answer,) = "item", opened.similar_items([item], k)
     elif user is not None and item is None:
-        kind, wanted, found = "user", user, opened.similar_users(user, k)
+        kind, (answer,) = "user", opened.similar_users([user], k)
     else:
         raise ConfigError("similar takes either --item or --user", "for example --item libgtk-3-0")
     if as_json:
-        print_json({kind: wanted, f"{kind}s": found})
+        print_json(answer)
         return
-    print_line(f"{kind}s most like {wanted}")
-    _print_items(found, kind)
+    print_line(f"{kind}s most like {answer[kind]}")
+    _print_items(answer[f"{kind}s"], kind)
 
 
 @app.command()
