@@ -223,6 +223,12 @@ def test_fit_goes_on_by_the_runs_own_recipe(tmp_path: Path) -> None:
     assert (run.recipe, told) == (recipe, [1, 2, 3])  # it stopped before the first checkpoint
 
 
+def test_a_callback_comes_in_a_list(tmp_path: Path) -> None:
+    for single in (print, hmlet.callbacks.Callback()):
+        with pytest.raises(ConfigError, match="`callbacks` is a single callback: pass a list"):
+            hmlet.fit(checkerboard(), "bpr", tmp_path / "run", callbacks=single)  # type: ignore[arg-type]
+
+
 def test_remarks_are_logged_and_progress_is_told(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

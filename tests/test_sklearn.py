@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 
 from hmlet import Run
 from hmlet.config import Settings
-from hmlet.errors import ConfigError
+from hmlet.errors import ConfigError, DataError, RunError
 
 pytest.importorskip("sklearn")
 from sklearn.base import clone
@@ -57,6 +57,8 @@ def test_it_learns_scores_and_is_kept(tmp_path: Path) -> None:
     assert np.isfinite(scores[:-1]).all()
     assert scores[-1] == -np.inf
     kept = estimator.save(tmp_path / "kept")
+    with pytest.raises(RunError, match=r"cannot write .*kept: File exists: choose another place"):
+        estimator.save(tmp_path / "kept")
     expected = estimator.recommend(["u1"], 3)
     del estimator
     assert Run(kept.directory.path).recommend(["u1"], 3) == expected
@@ -89,6 +91,8 @@ def test_it_splits_what_comes_without_parts(tmp_path: Path) -> None:
     quick = Recommender("popularity", device="cpu", split="ratio:0.5,0.5,0")
     for given in (ratings, ratings.to_numpy(), matrix, str(tmp_path / "ratings.csv")):
         assert quick.fit(given).run_.data.count("train") == len(ratings) // 2
+    with pytest.raises(DataError, match="X has ids of several types in one column: make them all integers"):
+        quick.fit(np.array([["a", 1], [3, 2]], dtype=object))
     board = checkerboard()
     assert quick.fit(board).run_.data is board
 

@@ -21,8 +21,9 @@ from hmlet.config import Settings
 from hmlet.data import Dataset
 from hmlet.data.inputs import DataLike, Frame, SparseMatrix, as_dataset, as_pairs, prepared
 from hmlet.data.interactions import Id
-from hmlet.errors import DataError, MissingExtra
+from hmlet.errors import DataError, MissingExtra, RunError
 from hmlet.recommend.answers import Neighbours, Recommendations, ScoredItem
+from hmlet.system.files import unwritable
 
 try:
     from sklearn.base import BaseEstimator
@@ -119,7 +120,11 @@ class Recommender(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
     def save(self, path: Path | str) -> Run:
         """Keep the run in a directory of its own, where `hmlet.Run(path)` finds it, and return it."""
-        shutil.copytree(self._fitted().directory.path, path)
+        run = self._fitted().directory.path
+        try:
+            shutil.copytree(run, path)
+        except OSError as error:
+            raise unwritable(Path(path), error, RunError) from error
         return Run(path)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,7 +174,10 @@ def _pairs(given: Any) -> Any:
         raise DataError(f"X is an array of shape {given.shape}", "give it a column of users and one of items")
     import polars
 
-    return polars.DataFrame({"user": given[:, 0].tolist(), "item": given[:, 1].tolist()})
+    try:
+        return polars.DataFrame({"user": given[:, 0].tolist(), "item": given[:, 1].tolist()})
+    except TypeError as error:
+        raise DataError("X has ids of several types in one column", "make them all integers, or all text") from error
 
 
 def _parameters() -> inspect.Signature:

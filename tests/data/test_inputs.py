@@ -64,6 +64,18 @@ def test_matrices_that_are_no_interactions_are_refused() -> None:
         Dataset.from_matrix(MATRIX, items=["x", "y"])
     with pytest.raises(DataError, match="cannot read interactions from a list"):
         as_dataset([("ann", "So What")])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="the matrix is a ndarray, and not one of SciPy's sparse ones: convert"):
+        Dataset.from_matrix(MATRIX.toarray())
+    with pytest.raises(DataError, match=r"a DataFrame is not the path of a file: use `Dataset.from_frame`"):
+        Dataset.from_file(pd.DataFrame(PLAYS))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ids", [np.arange(3.0), [0.5, 1.5, 2.5], ["a", None, "b"]], ids=["whole", "broken", "missing"])
+def test_ids_of_a_matrix_are_integers_or_text(ids: Any) -> None:
+    with pytest.raises(DataError, match=r"`items` has the id .*: make every id an integer or text"):
+        Dataset.from_matrix(MATRIX, items=ids)
+    large = [2**70, 2**70 + 1, 7]
+    assert list(Dataset.from_matrix(MATRIX, items=large).items) == [*map(str, large)]  # as in a file
 
 
 def test_own_parts_stay_what_they_are(tmp_path: Path) -> None:
@@ -94,8 +106,9 @@ def test_pairs_of_every_kind() -> None:
     assert as_pairs([("a", 1), ("b", 2)]) == expected
     assert as_pairs(pd.DataFrame({"item": [1, 2], "user": ["a", "b"]})) == expected
     assert as_pairs(np.array([["a", 1], ["b", 2]], dtype=object)) == expected
-    with pytest.raises(DataError, match="a user and an item"):
-        as_pairs([("a", 1, 5)])
+    for wrong in ([("a", 1, 5)], ("u1", 101), ("u1", "i1"), "u1", 3):
+        with pytest.raises(DataError, match="a user and an item: give a list of two values each"):
+            as_pairs(wrong)
 
 
 # -- weights ------------------------------------------------------------------------------------------------------

@@ -165,6 +165,8 @@ def fit(
     profile.json; `tensorboard` is a directory for TensorBoard events; `callbacks` are called after every epoch
     (hmlet.callbacks). Processes that torchrun started train together; `ranks` are those of a group already joined.
     """
+    if not isinstance(callbacks, Iterable):
+        raise ConfigError(f"{option('callbacks')} is a single callback", "pass a list of callbacks")
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     progress = watching(progress)
     source = _source(data, progress)

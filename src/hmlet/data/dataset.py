@@ -120,6 +120,9 @@ class Dataset(Framed):
         """
         from hmlet.data.inputs import prepared
 
+        for file in files:
+            if not isinstance(file, str | os.PathLike):
+                raise DataError(f"a {type(file).__name__} is not the path of a file", "use `Dataset.from_frame`")
         return prepared([Path(file) for file in files], options)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, cast, runtime_checkable
@@ -136,6 +136,12 @@ def matrices(
     A matrix alone is split by `split`; several are the parts. Rows and columns without a value stay: indices are those
     of the matrix. Values are weights, unless all are 1.
     """
+    for part in parts.values():
+        if not isinstance(part, SparseMatrix):
+            raise DataError(
+                f"the matrix is a {type(part).__name__}, and not one of SciPy's sparse ones",
+                "convert a dense array with scipy.sparse.csr_array(array), or give a frame to `Dataset.from_frame`",
+            )
     found = [part.tocoo() for part in parts.values()]
     shape = found[0].shape
     if len(shape) != 2 or any(each.shape != shape for each in found):
@@ -179,7 +185,10 @@ def _numbered(kind: str, count: int, ids: Sequence[Id] | None) -> Vocabulary:
             f"`{kind}s` has {len(given)} ids, {distinct} of them distinct, and the matrix has {count} {kind}s",
             "give each one id",
         )
-    whole = all(isinstance(each, int | np.integer) for each in given)
+    wrong = [each for each in given if each is None or isinstance(each, float | np.floating)]
+    if wrong:
+        raise DataError(f"`{kind}s` has the id {wrong[0]!r}", "make every id an integer or text")
+    whole = all(isinstance(each, int | np.integer) and -(2**63) <= each < 2**63 for each in given)
     return Vocabulary(kind, pa.array([int(each) if whole else str(each) for each in given]))
 
 
@@ -202,7 +211,13 @@ def as_pairs(pairs: object, user: str | None = None, item: str | None = None) ->
         frame = as_polars(pairs)
         chosen = Columns(user, item).resolve(frame.columns, "the frame")
         return frame[:, chosen["user"]].to_list(), frame[:, chosen["item"]].to_list()
-    rows = [tuple(row) for row in cast("npt.NDArray[Any]", pairs)]
+    given = pairs if _is_listed(pairs) else [pairs]
+    rows = [tuple(row) if _is_listed(row) else (row,) for row in cast("npt.NDArray[Any]", given)]
     if any(len(row) != 2 for row in rows):
-        raise DataError("the pairs do not all have a user and an item", "give two values for each")
+        raise DataError("the pairs do not all have a user and an item", "give a list of two values each")
     return [row[0] for row in rows], [row[1] for row in rows]
+
+
+def _is_listed(given: object) -> bool:
+    """Whether it has several values, which a text has not."""
+    return isinstance(given, Iterable) and not isinstance(given, str)
