@@ -15,6 +15,7 @@ SPELLINGS = [
     (lambda: option("minutes"), "`minutes`", "--minutes"),
     (lambda: option("min_rating", 4.5), "min_rating=4.5", "--min-rating 4.5"),
     (lambda: option("device", "cpu"), 'device="cpu"', "--device cpu"),
+    (lambda: option("delimiter", " "), 'delimiter=" "', "--delimiter ' '"),
     (lambda: option("resume", True), "resume=True", "--resume"),
     (lambda: option("overwrite", True), "overwrite=True", "--force"),
     (lambda: option("k", 20), "k=20", "-k 20"),

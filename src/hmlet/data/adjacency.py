@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
+from hmlet.system.spelling import call, option
 
 Numbers = npt.NDArray[np.int64]
 
@@ -16,16 +18,29 @@ _ALLOWED = np.zeros(256, dtype=bool)
 _ALLOWED[list(b"0123456789 \t\r\n")] = True
 _DIGIT = np.zeros(256, dtype=bool)
 _DIGIT[list(b"0123456789")] = True
+_ROW = ("user", "item", "rating", "timestamp")
 _LONGEST_NUMBER = 18  # digits that surely fit in 64 bits
 
 
 @dataclass(frozen=True)
 class Adjacency:
-    """The pairs of one file, row by row, and how many users it names without any item."""
+    """The pairs of one file, line by line, and how many numbers each line has."""
 
     user: Numbers
     item: Numbers
-    users_without_items: int
+    lengths: Numbers
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns that the file seems to have, if it looks like rows of a user, an item and a rating instead.
+
+        In such rows users repeat. Adjacency text has a line for each user, and lines of many lengths.
+        """
+        length = int(self.lengths[0])
+        if length not in (3, 4) or (self.lengths != length).any():
+            return ()
+        users = self.user[:: length - 1]
+        return _ROW[:length] if len(np.unique(users)) < len(users) else ()
 
 
 def read_adjacency(text: TextFile) -> Adjacency:
@@ -35,7 +50,21 @@ def read_adjacency(text: TextFile) -> Adjacency:
     item = np.concatenate([part.item for part in parts])
     if len(user) == 0:
         raise DataError(f"{text.shown} has no interactions", "give a file with lines of `user item item …`")
-    return Adjacency(user, item, sum(part.users_without_items for part in parts))
+    return Adjacency(user, item, np.concatenate([part.lengths for part in parts]))
+
+
+def refuse_rows(text: TextFile, found: Adjacency) -> None:
+    """Refuse a file that looks like rows of a user, an item and a rating, which would become an item."""
+    if columns := found.columns:
+        raise DataError(
+            f"{text.shown} looks like rows of {', '.join(columns)}: each line has {len(columns)} numbers, and users repeat",
+            f"read it with {_as_rows(columns)}, or pass {option('format', 'adjacency')} if each line is a user's items",
+        )
+
+
+def _as_rows(columns: Sequence[str]) -> str:
+    """What reads rows with spaces between their fields."""
+    return call("Dataset.from_file", format="csv", delimiter=" ", columns=",".join(columns))
 
 
 def _block_pairs(text: TextFile, line: int, block: bytes) -> Adjacency:
@@ -53,8 +82,7 @@ def _block_pairs(text: TextFile, line: int, block: bytes) -> Adjacency:
     line_of = np.searchsorted(np.flatnonzero(data == ord("\n")), starts)
     is_user = np.diff(line_of, prepend=-1) != 0
     owner = value[is_user][np.cumsum(is_user) - 1] if len(value) else value
-    alone = is_user & np.append(is_user[1:], True) if len(value) else is_user
-    return Adjacency(owner[~is_user], value[~is_user], int(alone.sum()))
+    return Adjacency(owner[~is_user], value[~is_user], np.diff(np.flatnonzero(is_user), append=len(value)))
 
 
 def _numbers(data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers) -> Numbers:
@@ -74,5 +102,6 @@ def _fault(text: TextFile, line: int, block: bytes, at: int) -> DataError:
     return text.fault(
         line + block.count(b"\n", 0, at),
         f"{word!r} is not a whole number from 0 to 10^{_LONGEST_NUMBER} - 1",
-        "adjacency text is `user item item …` in such numbers; for other ids use csv, tsv, jsonl or parquet",
+        "adjacency text is `user item item …` in such numbers; "
+        f"read rows of other ids or with ratings with {_as_rows(_ROW[:3])}",
     )

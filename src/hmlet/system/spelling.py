@@ -30,7 +30,8 @@ def option(name: str, value: object = None) -> str:
     """A setting by its name in Python, and its value if one is meant; True is a switch that is on."""
     if _in_shell:
         flag = OPTIONS.get(name, f"--{name.replace('_', '-')}")
-        return flag if value is None or value is True else f"{flag} {value}"
+        shown = f"'{value}'" if " " in str(value) else value
+        return flag if value is None or value is True else f"{flag} {shown}"
     if value is None:
         return f"`{name}`"
     return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"

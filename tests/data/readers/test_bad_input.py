@@ -193,10 +193,18 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     # adjacency text
     "adjacency word": ("f.txt", b"0 1 2\n1 two 3\n", [], ["line 2", "'two'", "whole number"]),
     "adjacency negative": ("f.txt", b"0 1 2\n\n1 -2 3\n", [], ["line 3", "'-2'"]),
-    "adjacency float": ("f.txt", b"0 1.5\n", [], ["line 1", "'1.5'"]),
+    "adjacency float": ("f.txt", b"0 7 1.5\n", [], ["line 1", "'1.5'", "rows of other ids or with ratings"]),
     "adjacency too large": ("f.txt", b"0 1\n1 99999999999999999999\n", [], ["line 2", "'99999999999999999999'"]),
     "adjacency without items": ("f.txt", b"0\n1\n", [], ["no interactions"]),
     "adjacency of commas": ("f.txt", b"0,1,2\n", [], ["line 1", "'0,1,2'"]),
+    "rows of ratings in .txt": (
+        *("f.txt", b"1 17 4\n1 9 2\n2 17 5\n", []),
+        ["f.txt looks like rows of user, item, rating", "--format csv --delimiter ' ' --columns user,item,rating`"],
+    ),
+    "rows of ratings and times in .txt": (
+        *("f.txt", b"1\t17\t4\t100\r\n\r\n2\t9\t2\t300\r\n1\t9\t5\t200\r\n", []),
+        ["rows of user, item, rating, timestamp: each line has 4", "--format adjacency if"],
+    ),
     # options
     "a delimiter of a quote": ("f.csv", GOOD, ["--delimiter", ':"'], ["':\"' cannot be between fields", "such as ;"]),
     "its replacement": ("f.csv", b"user::item\na::x\nb\x1f::y\n", [], ["line 3", "0x1f"]),

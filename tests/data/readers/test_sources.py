@@ -213,6 +213,21 @@ def test_users_without_items_and_blank_lines_in_adjacency(tmp_path: Path) -> Non
     assert pairs(read(tmp_path / "f.txt", b"\n0 1\n7\n\n2 1 1\n")) == {(0, 1), (2, 1)}
 
 
+@pytest.mark.parametrize(
+    "content", [b"0 1 2\n", b"0 1 2\n1 1 3\n", b"0 1\n0 2\n", b"0 1 2\n0 3 4\n1\n", b"0 1 2 3 4\n0 5 6 7 8\n"]
+)
+def test_lists_of_items_are_not_taken_for_rows_of_ratings(tmp_path: Path, content: bytes) -> None:
+    lines = [[int(word) for word in line.split()] for line in content.splitlines()]
+    assert pairs(read(tmp_path / "f.txt", content)) == {(user, item) for user, *items in lines for item in items}
+
+
+def test_the_format_that_is_named_is_believed(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_bytes(b"1 17 4\n1 9 2\n")
+    assert pairs(read_sources([tmp_path / "f.txt"], Columns(), Dialect("adjacency"))[0]) == {
+        *((1, 17), (1, 4), (1, 9), (1, 2))
+    }
+
+
 def test_quoted_line_ends(tmp_path: Path) -> None:
     found = read(tmp_path / "f.csv", b'"us\ner",item\n"a\nb","say ""hi"", x"\n', user="us\ner")
     assert pairs(found) == {("a\nb", 'say "hi", x')}

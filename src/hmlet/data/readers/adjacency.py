@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from hmlet.data.adjacency import read_adjacency
+from hmlet.data.adjacency import read_adjacency, refuse_rows
 from hmlet.data.columns import Columns
 from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.readers.format import Format, Source
@@ -18,6 +18,8 @@ class AdjacencyText(Format):
 
     def read(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Source:
         pairs = read_adjacency(text)
+        if dialect.format is None:
+            refuse_rows(text, pairs)
         rows = pl.DataFrame({"user": pairs.user, "item": pairs.item}).lazy()
         names = {"user": "user", "item": "item"}
         return Source(text.shown, rows, names, lambda found: [f"pair {row + 1}" for row in found])
