@@ -172,8 +172,7 @@ def prepare(
 
     check_target(out, overwrite=force)
     roles = Columns(user, item, rating, timestamp, user_name, item_name, weight)
-    header = tuple(name.strip() for name in columns.split(",")) if columns else ()
-    dialect = Dialect(format, delimiter, header, decimal, day_first)
+    dialect = Dialect(format, delimiter, columns or (), decimal, day_first)
     with progress("preparing") as advance:
         dataset = prepare(
             files,

@@ -59,7 +59,7 @@ def try_file(
         min_rating=min_rating,
         format=format,
         delimiter=delimiter,
-        columns=columns.split(",") if columns else (),
+        columns=columns or (),
         device=device,
         progress=progress,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +20,15 @@ class Dialect:
 
     format: str | None = None  # by default the suffix decides
     delimiter: str | None = None  # by default the first line shows it
-    columns: tuple[str, ...] = ()  # the names of the columns, for files without a header line
+    columns: Sequence[str] = ()  # the names for files without a header line; as text, with commas between them
     decimal: str = "."  # what separates the decimals of ratings and weights
     day_first: bool = False  # whether dates are written as 31/12/2024 or 31.12.2024
 
     def __post_init__(self) -> None:
+        names = self.columns.split(",") if isinstance(self.columns, str) else self.columns
+        object.__setattr__(self, "columns", tuple(name.strip() for name in names))
+        if self.delimiter is not None:  # a shell passes a tab as a backslash and a t
+            object.__setattr__(self, "delimiter", self.delimiter.replace("\\t", "\t"))
         if self.decimal not in (".", ","):
             raise ConfigError(f"{option('decimal', self.decimal)} is not . or ,", f"use {option('decimal', ',')}")
         if not all(self.columns):

@@ -91,7 +91,7 @@ def try_file(
     source, progress = Path(file), watching(progress)
     place = Path(f"{source.name.partition('.')[0]}-hmlet") if out is None else Path(out)
     _require_free(place)
-    dialect = Dialect(format, delimiter, tuple(columns))
+    dialect = Dialect(format, delimiter, columns)
     guess = guess_file(source, Columns(user, item, rating, timestamp), dialect)
     with progress("preparing") as advance:
         data = prepare(

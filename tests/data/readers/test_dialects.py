@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from hmlet import Dataset
@@ -31,6 +32,8 @@ def written(path: Path, separator: str, header: str = "") -> Path:
         ("u.data", "\t", "", {}),
         ("ratings.dat", "::", "", {}),
         ("plain.csv", ",", "", {"columns": ["user", "item", "rating", "timestamp"]}),
+        ("plain.csv", ",", "", {"columns": "user, item,rating,timestamp"}),
+        ("plain.csv", "\t", "", {"columns": "user,item,_,_", "delimiter": "\\t"}),
         ("plain.csv", ",", "", {"columns": ["a", "b", "_", "_"], "user": "a", "item": "b"}),
         ("wide.csv", "::", "user::item::r::t\n", {}),
         ("odd.csv", "<>", "user<>item<>r<>t\n", {"delimiter": "<>"}),
@@ -42,6 +45,19 @@ def test_every_way_to_write_gives_the_same_pairs(
     tmp_path: Path, name: str, separator: str, header: str, options: dict[str, object]
 ) -> None:
     assert pairs(Dataset.from_file(written(tmp_path / name, separator, header), **options)) == EXPECTED
+
+
+@pytest.mark.parametrize("options", [{"format": "csv"}, {"delimiter": ";"}, {"columns": ["user", "item"]}])
+def test_options_of_files_are_refused_with_a_frame(options: dict[str, object]) -> None:
+    frame = pl.DataFrame({"user": [9], "item": [31]})
+    (name,) = options
+    with pytest.raises(DataError, match=f"`{name}` is for files, .*: leave `{name}` out"):
+        Dataset.from_frame(frame, **options)
+
+
+def test_a_frame_and_a_file_are_parts_with_the_options_of_the_file(tmp_path: Path) -> None:
+    frame, file = pl.DataFrame({"user": [9], "item": [31]}), written(tmp_path / "f.csv", "~", "user~item~r~t\n")
+    assert pairs(Dataset.from_parts(train=frame, test=file, delimiter="~")) == {(9, 31), *EXPECTED}
 
 
 def test_ratings_and_times_of_files_without_a_header_are_used(tmp_path: Path) -> None:

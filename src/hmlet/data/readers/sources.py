@@ -46,6 +46,8 @@ def read(
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """The interactions of files and frames, and the part of each: by `parts`, that of its source, or by a column."""
     skipping = skipping or Skipping()
+    if not any(isinstance(given, Path) for given in sources):
+        _refuse_options_of_files(dialect)
     loaded, described = [], []
     kinds: dict[str, str] = {}
     for number, given in enumerate(sources):
@@ -59,6 +61,15 @@ def read(
         below = rows.read - rows.frame.height
         described.append(FileRead(file=file, format=format, rows=rows.read, below_min_rating=below, **skipped))
     return _encode(loaded, described, min_rating)
+
+
+def _refuse_options_of_files(dialect: Dialect) -> None:
+    for name in ("format", "delimiter", "columns"):
+        if getattr(dialect, name):
+            raise DataError(
+                f"{option(name)} is for files, and a frame has columns with names",
+                f"leave {option(name)} out, and name its columns with {option('user')}, {option('item')} and so on",
+            )
 
 
 def sample_file(path: Path, dialect: Dialect, rows: int) -> list[SampledColumn] | None:
