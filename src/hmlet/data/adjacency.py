@@ -57,7 +57,8 @@ def refuse_rows(text: TextFile, found: Adjacency) -> None:
     """Refuse a file that looks like rows of a user, an item and a rating, which would become an item."""
     if columns := found.columns:
         raise DataError(
-            f"{text.shown} looks like rows of {', '.join(columns)}: each line has {len(columns)} numbers, and users repeat",
+            f"{text.shown} looks like rows of {', '.join(columns)}: "
+            f"each line has {len(columns)} numbers, and users repeat",
             f"read it with {_as_rows(columns)}, or pass {option('format', 'adjacency')} if each line is a user's items",
         )
 

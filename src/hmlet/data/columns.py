@@ -23,6 +23,7 @@ GUESSES = {
 }
 
 NAME_WORDS = ("name", "title", "label")
+_USUAL = {"id", *NAME_WORDS, *(name for names in GUESSES.values() for name in names)}
 
 
 class UnclearColumns(DataError):
@@ -113,6 +114,13 @@ class NamesColumns(Columns):
                 "give a file of names the header id,name",
             )
         return {"user": spellings.index(ids), "item": spellings.index(name)}
+
+
+def looks_like_header(fields: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether the first row of a file with these columns has names itself: two usual ones, or one in its column."""
+    found, own = [plain(field) for field in fields], [plain(name) for name in names]
+    repeated = sum(field == name != "" for field, name in zip(found, own, strict=False))
+    return repeated + sum(field in _USUAL for field in found) > 1
 
 
 def listed(header: Sequence[str]) -> str:

@@ -76,6 +76,45 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "one column for both": ("f.csv", GOOD, ["--item", "user"], ["same column 'user'"]),
     "no rating column": ("f.csv", GOOD, ["--min-rating", "3"], ["looks like the rating", "--rating"]),
     "no time column": ("f.csv", GOOD, ["--split", "temporal:0.8,0.1,0.1"], ["looks like the timestamp"]),
+    # a header line that is not expected
+    "header beside column names": (
+        *("f.csv", b'userId,"movieId",n\r\n1,2,3\r\n', ["--columns", "user,item,n"]),
+        ["line 1", "'userId', 'movieId', 'n' look like column names", "leave --columns out"],
+    ),
+    "header with one name that is given": (
+        *("f.csv", b"person,thing,Rating\n1,2,3\n", ["--columns", "user,item,rating"]),
+        ["line 1", "'person', 'thing', 'Rating'", "leave --columns out"],
+    ),
+    "header with types beside column names": (
+        *("f.inter", b"user_id:token\titem_id:token\n1\t2\n", ["--columns", "user,item"]),
+        ["line 1", "'user_id', 'item_id' look like"],
+    ),
+    "header in .dat": (
+        *("f.dat", b"userID\tartistID\tweight\n1\t2\t3\n", []),
+        ["line 1", "'artistID', 'weight' look like", "movielens files have no header", "--format tsv (or rename"],
+    ),
+    "header in .dat beside column names": (
+        *("f.dat", b"userID::movieID::n\n1::2::3\n", ["--columns", "user,item,_"]),
+        ["leave --columns out and pass --format tsv"],
+    ),
+    "two fields in .dat": (
+        *("f.dat", b"1\t10\n2\t10\n", []),
+        [
+            "line 1: has 2 fields",
+            "movielens, which has 3 or 4 and no header",
+            "name its --columns, or pass --format tsv",
+        ],
+    ),
+    "one field in .dat": ("f.dat", b"1 10\n", [], ["line 1: has 1 field", "name its --columns and its --delimiter"]),
+    "three fields in .dat": (
+        *("f.dat", b"1\t10\t5\n2\t10\t4\n", []),
+        [
+            "'id', 'name', 'genres'",
+            "or its --columns (movielens files have no header line; if this one",
+            "--format tsv",
+        ],
+    ),
+    "blank .dat": ("f.dat", b"\n\n", [], ["f.dat is empty"]),
     # rows
     "row too short": ("f.csv", b"user,item,r\na,x,1\nb,y\nc,z,1\n", [], ["line 3", "2 fields", "header has 3"]),
     "row too long": ("f.csv", b"user,item\na,x\n\nb,y,9\n", [], ["line 4", "3 fields", "header has 2"]),

@@ -47,6 +47,24 @@ def test_every_way_to_write_gives_the_same_pairs(
     assert pairs(Dataset.from_file(written(tmp_path / name, separator, header), **options)) == EXPECTED
 
 
+@pytest.mark.parametrize("first", ["x,time,,", "user,31,,", "1,b,5,"])
+def test_a_first_row_with_one_word_of_a_header_is_data(first: str, tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text(f"{first}\nu,i,,\n")
+    data = Dataset.from_file(tmp_path / "f.csv", columns="a,b,_,_", user="a", item="b")
+    assert {(str(user), str(item)) for user, item in pairs(data)} == {tuple(first.split(",")[:2]), ("u", "i")}
+
+
+@pytest.mark.parametrize(
+    ("first", "separator"),
+    [("a::b,c", "::"), ("a,b::c", ","), ("a::b;c", "::"), ("a;b::c", ";"), ("a::b|c|d|e", "::"), ("a::b\tc", "\t")],
+)
+def test_the_first_separator_counts_unless_it_is_the_usual_one(first: str, separator: str, tmp_path: Path) -> None:
+    (tmp_path / "f.tsv").write_text(f"{first}\n1{separator}2\n")
+    user, item = first.split(separator)
+    data = Dataset.from_file(tmp_path / "f.tsv", user=user, item=item, delimiter="," if separator == "," else None)
+    assert pairs(data) == {(1, 2)}
+
+
 @pytest.mark.parametrize("options", [{"format": "csv"}, {"delimiter": ";"}, {"columns": ["user", "item"]}])
 def test_options_of_files_are_refused_with_a_frame(options: dict[str, object]) -> None:
     frame = pl.DataFrame({"user": [9], "item": [31]})
@@ -73,7 +91,8 @@ def test_ratings_and_times_of_files_without_a_header_are_used(tmp_path: Path) ->
 def test_names_come_from_another_file(tmp_path: Path) -> None:
     ratings = written(tmp_path / "ratings.dat", "::")
     movies = tmp_path / "movies.dat"
-    movies.write_text("31::Dangerous Minds (1995)::Drama\n1029::Dumbo (1941)::Animation\n", encoding="utf-8")
+    genres = "Drama|Children|Comedy|Romance"
+    movies.write_text(f"31::Dangerous Minds (1995)::{genres}\n1029::Dumbo, The (1941)::{genres}\n", encoding="utf-8")
     titles = tmp_path / "movies.csv"
     titles.write_text("movieId,title,genres\n31,Dangerous Minds (1995),Drama\n", encoding="utf-8")
     atomic = tmp_path / "ml.item"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hmlet.data.columns import Columns
+from hmlet.data.columns import Columns, listed, looks_like_header
 from hmlet.data.dialect import Dialect, Skipping, or_skip
 from hmlet.data.guessing import SampledColumn
 from hmlet.data.readers.format import ID_ROLES, Format, Source
@@ -34,6 +35,7 @@ class Delimited(Format):
     """Fields between separators. The first line shows the separator unless the user names it."""
 
     separator: str  # the usual one
+    without_header: Mapping[int, Sequence[str]] = {}  # the columns of files without a header line, by their number
 
     def check_options(self, path: Path, dialect: Dialect) -> None:
         delimiter = dialect.delimiter
@@ -45,10 +47,6 @@ class Delimited(Format):
     def names(self, header: list[str]) -> list[str]:
         """The names of the columns, from the fields of the header line."""
         return header
-
-    def header_of(self, fields: int) -> Sequence[str]:
-        """The names of the columns of a file without a header line; none if this format has such a line."""
-        return ()
 
     @contextmanager
     def opened(self, text: TextFile, columns: Columns, dialect: Dialect, skipping: Skipping) -> Iterator[TextFile]:
@@ -69,6 +67,8 @@ class Delimited(Format):
         layout = _check_shape(text, separator, named)
         header = list(named) or self.names(layout.header)
         advice = f", or name its {option('delimiter')}" if len(header) == 1 else f", or its {option('columns')}"
+        if named and not dialect.columns:
+            advice += f" ({self.name} files have no header line; if this one has, pass {option('format', 'tsv')})"
         chosen = columns.resolve(header, text.shown, advice)
         names = [str(number) for number in range(len(header))]
         rows = pl.scan_csv(
@@ -136,7 +136,31 @@ class Delimited(Format):
 
     def _header(self, text: TextFile, separator: str, dialect: Dialect) -> Sequence[str]:
         """The names of the columns of a file without a header line; none for a file that has one."""
-        return dialect.columns or self.header_of(_first_line(text).count(separator.encode()) + 1)
+        line = _first_line(text).decode("utf-8", "replace").strip("\r\n")
+        if not line or not (dialect.columns or self.without_header):
+            return dialect.columns
+        fields = self.names([field.strip(' "') for field in line.split(separator)])
+        names = dialect.columns or self.without_header.get(len(fields), ())
+        reading_it = f"pass {option('format', 'tsv')} (or rename the file to .tsv)"
+        if looks_like_header(fields, names):
+            reason = f"{self.name} files have no header line"
+            if dialect.columns:
+                reason = f"{option('columns')} is for files without a header line"
+                reading_it = f"leave {option('columns')} out" + f" and {reading_it}" * bool(self.without_header)
+            raise text.fault(
+                1, f"{listed(fields)} look like column names, and {reason}", f"{reading_it}, or remove the line"
+            )
+        if not names:
+            single = len(fields) == 1
+            raise text.fault(
+                1,
+                f"has {len(fields)} field{'s' * (not single)}, and the file is read as {self.name}, which has "
+                f"{' or '.join(map(str, self.without_header))} and no header line",
+                f"name its {option('columns')}"
+                + f" and its {option('delimiter')}" * single
+                + f", or {reading_it} if it has a header line",
+            )
+        return names
 
 
 class CSV(Delimited):
@@ -157,9 +181,7 @@ class MovieLens(Delimited):
     name = "movielens"
     suffixes = (".data", ".base", ".dat")
     separator = "\t"
-
-    def header_of(self, fields: int) -> Sequence[str]:
-        return ("id", "name", "genres") if fields == 3 else ("user", "item", "rating", "timestamp")
+    without_header: ClassVar = {3: ("id", "name", "genres"), 4: ("user", "item", "rating", "timestamp")}
 
 
 class RecBole(Delimited):
@@ -279,14 +301,16 @@ def _separator_of(text: TextFile, usual: str) -> str:
     """What separates the fields of the first line: the usual character, or another common one where it is lacking."""
     bare = re.sub(rb'"[^"]*"', b"", _first_line(text))  # a character in quotes separates nothing
     found = max(_OTHER_SEPARATORS, key=lambda each: bare.count(each.encode()))
+    found = _NARROW if _NARROW.encode() in bare else found
     return found if usual.encode() not in bare and found.encode() in bare else usual
 
 
 def _wide_separator(text: TextFile, usual: str) -> str:
-    """:: where the first line has it and no common separator; otherwise nothing."""
+    """:: where it is the first of the separators in the first line, and the usual one is lacking; otherwise nothing."""
     line = _first_line(text)
-    narrow = any(each.encode() in line for each in (usual, *_OTHER_SEPARATORS, ","))
-    return "::" if b"::" in line and not narrow else ""
+    first_field, found, _ = line.partition(b"::")
+    narrow = usual.encode() in line or any(each.encode() in first_field for each in (*_OTHER_SEPARATORS, ","))
+    return "::" if found and not narrow else ""
 
 
 def _is_number(text: str) -> bool:
