@@ -174,6 +174,28 @@ def test_files_of_several_formats_are_one_table(tmp_path: Path) -> None:
     assert found.provenance.duplicates == 1
 
 
+@pytest.mark.parametrize("names", [("a.csv", "b.txt"), ("b.txt", "a.csv")])
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        (Columns().guessing(welcome=("timestamp",)), "timestamp"),
+        (Columns(weight="ts"), "weight"),
+        (Columns(item_name="ts"), "item name"),
+    ],
+)
+def test_a_column_of_some_files_is_refused(tmp_path: Path, names: tuple[str, str], columns: Columns, what: str) -> None:
+    (tmp_path / "a.csv").write_bytes(b"user,item,ts\n1,2,7\n")
+    (tmp_path / "b.txt").write_bytes(b"1 2 3\n")
+    with pytest.raises(DataError, match=rf"a\.csv has a {what} column, and \S+b\.txt has none: give every file"):
+        read_sources([tmp_path / name for name in names], columns)
+
+
+def test_names_of_two_types_are_text(tmp_path: Path) -> None:
+    one = pl.DataFrame({"user": [1], "item": [2], "title": pl.Series(["Two"], dtype=pl.Categorical)})
+    other = pl.DataFrame({"user": [1], "item": [3], "title": ["Three"]})
+    assert read_sources([one, other], Columns(item_name="title"))[0].items.names.to_pylist() == ["Two", "Three"]
+
+
 def test_a_threshold_drops_rows_before_duplicates_are_merged(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b"user,item,stars\na,x,1\na,x,5\na,y,2\nb,x,4.5\n")
     found, _ = read_sources([tmp_path / "f.csv"], Columns().guessing("rating"), min_rating=4)

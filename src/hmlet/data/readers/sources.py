@@ -142,6 +142,7 @@ def _source(
 class _Loaded:
     """The checked rows of one source that reach the threshold, and their distinct ids of each role."""
 
+    shown: str  # as in Source
     frame: pl.DataFrame
     ids: dict[str, pl.Series]
     read: int  # rows before the threshold
@@ -153,7 +154,7 @@ def _load(
 ) -> _Loaded:
     if skipping.allowed:
         source = _without_bad(source, dialect, skipping)
-    wanted = [pl.col("^(user|item|user_name|item_name)$")]
+    wanted = [pl.col(*ID_ROLES), pl.col("^(user|item)_name$").cast(pl.String)]
     wanted += [_number(source, role, dialect).alias(role) for role in ("rating", "weight") if role in source.columns]
     if "timestamp" in source.columns:
         wanted.append(timestamp(source, time_kinds, dialect))
@@ -174,7 +175,7 @@ def _load(
         if min_rating is not None:
             frame = frame.filter(pl.col("rating") >= min_rating)
         frame = frame.drop("rating")
-    return _Loaded(frame, ids if frame.height == rows else _distinct_ids(frame), rows, source.untyped)
+    return _Loaded(source.shown, frame, ids if frame.height == rows else _distinct_ids(frame), rows, source.untyped)
 
 
 def _distinct_ids(frame: pl.DataFrame) -> dict[str, pl.Series]:
@@ -278,6 +279,8 @@ def _encode(
     loaded: list[_Loaded], files: list[FileRead], min_rating: float | None
 ) -> tuple[Interactions, npt.NDArray[np.uint8] | None]:
     """Ids become indices into their sorted vocabularies, and duplicates are merged."""
+    for each in loaded:
+        _require_same_columns(loaded[0], each)
     integers = {
         role: all(role in each.untyped or each.ids[role].dtype == pl.Int64 for each in loaded) for role in ID_ROLES
     }
@@ -314,6 +317,17 @@ def _encode(
     users, items = (_vocabulary(role, lookup[role], frame) for role in ID_ROLES)
     interactions = Interactions(found.user, found.item, users, items, found.timestamp, provenance, found.weight)
     return interactions, found.part
+
+
+def _require_same_columns(one: _Loaded, other: _Loaded) -> None:
+    """Refuse two sources of which only one has times, weights, names or parts."""
+    for has, lacks in ((one, other), (other, one)):
+        for role in has.frame.columns:
+            if role not in lacks.frame.columns:
+                raise DataError(
+                    f"{has.shown} has a {role.replace('_', ' ')} column, and {lacks.shown} has none",
+                    "give every file this column, or remove it from all of them",
+                )
 
 
 def _united(ids: list[pl.Series]) -> pl.Series:
