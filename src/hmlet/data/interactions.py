@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hmlet.data.record import Provenance
-from hmlet.errors import ConfigError, UnknownId
+from hmlet.errors import ConfigError, DataError, UnknownId
 from hmlet.system.tables import numbers
 
 Ints = npt.NDArray[np.int32]
@@ -177,10 +177,23 @@ def merge(
         timestamp = np.maximum.reduceat(timestamp[order], starts) if len(key) else timestamp
     summed = None
     if weight is not None:
-        summed = (np.add.reduceat(weight[order], starts) if len(key) else weight).astype(np.float32)
+        summed = _in_float32(np.add.reduceat(weight[order], starts) if len(key) else weight)
     key = key[first]
     if part is not None:
         part = (key & 3).astype(np.uint8)
         key >>= 2
     n_items = max(n_items, 1)
     return Merged((key // n_items).astype(np.int32), (key % n_items).astype(np.int32), part, timestamp, summed)
+
+
+def _in_float32(weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        found = weight.astype(np.float32)
+    bad = ~(np.isfinite(found) & (found > 0))
+    if bad.any():
+        raise DataError(
+            f"an interaction has the weight {weight[bad][0]:g}, with its duplicate rows added up, and weights are "
+            "positive 32-bit floats, up to 3.4e+38",
+            "scale the weights",
+        )
+    return found

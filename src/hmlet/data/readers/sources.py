@@ -33,6 +33,7 @@ from hmlet.system.spelling import option
 _PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 _WHOLE_FLOAT = r"^-?[0-9]+\.0*$"
 _POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+_STORED = {"rating": pl.Float64, "weight": pl.Float32}  # weights are added up as float64
 _PART_WORDS = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2}
 
 
@@ -242,11 +243,14 @@ def _value_checks(source: Source, dialect: Dialect) -> list[Check]:
     checks = []
     for role in ("rating", "weight"):
         if role in source.columns:
-            number = _number(source, role, dialect)
+            number = _number(source, role, dialect).cast(_STORED[role])
             bad = ~number.is_finite().fill_null(False)
             what = f"the {role} {{value}} is not a finite number"
             if role == "weight":
-                bad, what = bad | (number <= 0).fill_null(False), f"the {role} {{value}} is not a positive number"
+                bad, what = (
+                    bad | (number <= 0).fill_null(False),
+                    f"the {role} {{value}} is not a positive 32-bit number",
+                )
             fix = "correct or remove the row"
             if dialect.decimal == "." and source.rows.collect_schema()[role] == pl.String:
                 fix += f" (if decimals follow a comma, pass {option('decimal', ',')})"
@@ -258,6 +262,7 @@ def _value_checks(source: Source, dialect: Dialect) -> list[Check]:
 
 
 def _is_sound(numbers: pl.Series, role: str) -> bool:
+    numbers = numbers.cast(_STORED[role])
     return bool(numbers.is_finite().all()) and (role != "weight" or bool((numbers > 0).all()))
 
 
