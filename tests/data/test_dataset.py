@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -135,6 +136,18 @@ def test_names_follow_their_ids_through_filtering_and_files(tmp_path: Path) -> N
     assert loaded.users.ids.to_pylist() == [3, 7, 10]
     assert [loaded.users.name(index) for index in range(3)] == [None, "Seven", "Ten"]
     assert loaded.items.name(0) is None
+
+
+def test_names_that_are_missing_or_of_other_ids_are_no_names(caplog: pytest.LogCaptureFixture) -> None:
+    table = pl.DataFrame({"user": [1, 1, 2, 3, 3], "item": [1, 2, 3, 4, 5]})
+    caplog.set_level("INFO", "hmlet")
+    names = {1: None, 2: float("nan"), 3: pd.NA, "4": "nan", 5: 7, 6: "Gone"}
+    data = Dataset.from_frame(table, item_names=names)
+    assert data.items.names.to_pylist() == [None, None, None, "nan", "7"]
+    assert caplog.messages == ["2 of 5 items have names"]
+    for other, hint in (({"01": "One", "02": "Two"}, ", not '01'"), ({1: None}, ""), ({}, "")):
+        with pytest.raises(DataError, match=rf"none of the \d item names .* of the 5 items: .* such as '1'{hint}$"):
+            Dataset.from_frame(table, item_names=other)
 
 
 @pytest.mark.parametrize("times", [None, [5, -3, 2**62]])

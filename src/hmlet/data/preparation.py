@@ -206,10 +206,25 @@ def _named(vocabulary: Vocabulary, given: Path | str | Any | None) -> Vocabulary
     if given is None:
         return vocabulary
     if isinstance(given, Mapping):
-        names = {str(key): str(value) for key, value in given.items()}
+        names = {str(key): str(value) for key, value in given.items() if not _is_missing(value)}
     else:
         names = readers().read_names(Path(given) if isinstance(given, str) else given, vocabulary.kind)
-    return replace(vocabulary, names=pa.array([names.get(str(value)) for value in vocabulary], pa.string()))
+    found = [names.get(str(value)) for value in vocabulary]
+    kind, count = vocabulary.kind, sum(name is not None for name in found)
+    if not count:
+        other = f", not {next(iter(names))!r}" if names else ""
+        raise DataError(
+            f"none of the {len(names)} {kind} names belongs to one of the {len(found)} {kind}s",
+            f"give the ids of the interactions, such as {str(vocabulary.id(0))!r}{other}",
+        )
+    if count < len(found):
+        log.info("%d of %d %ss have names", count, len(found), kind)
+    return replace(vocabulary, names=pa.array(found, pa.string()))
+
+
+def _is_missing(name: object) -> bool:
+    """Whether a name is None, or the NaN, NaT or NA of pandas."""
+    return name is None or (not isinstance(name, str) and str(name) in ("nan", "NaT", "<NA>"))
 
 
 def _name_of(sources: Sequence[Path | Any]) -> str:

@@ -332,6 +332,14 @@ def test_names_that_are_not_one_an_id_are_refused(
     assert "names.csv has a duplicate or empty item id" in message
 
 
+def test_names_of_other_ids_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "f.csv").write_bytes(GOOD)
+    (tmp_path / "names.csv").write_text("id,name\nX,One\nY,Two\n")
+    message = refused(capsys, [str(tmp_path / "f.csv"), "--item-names", str(tmp_path / "names.csv")], tmp_path)
+    assert "none of the 2 item names belongs to one of the 2 items" in message
+    assert "such as 'x', not 'X'" in message
+
+
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
