@@ -203,4 +203,4 @@ def _is_date(text: str) -> bool:
         datetime.fromisoformat(text)
     except ValueError:
         return False
-    return "-" in text  # 20240131 is a number
+    return "-" in text or "T" in text  # 20240131 is a number

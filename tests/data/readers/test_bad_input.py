@@ -141,6 +141,20 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "time is a word": ("f.csv", b"user,item,time\na,x,12\nb,y,noon\n", TIMED, ["line 3", "'noon'", "ISO"]),
     "time is empty": ("f.csv", b"user,item,time\na,x,2020-01-01\nb,y,\n", TIMED, ["line 3", "(empty)"]),
     "no such day": ("f.csv", b"user,item,time\na,x,2020-01-01\nb,y,2020-02-31\n", TIMED, ["line 3", "2020-02-31"]),
+    "year of two digits": (
+        *("f.csv", b"user,item,time\na,x,2020-01-01\nb,y,20-01-02\n", TIMED),
+        ["line 3", "'20-01-02' is not one of the column's ISO dates", "four-digit years"],
+    ),
+    "day first and a year of two digits": (
+        *("f.csv", b"user,item,time\na,x,31/12/2023\nb,y,3.1.24\n", [*TIMED, "--day-first"]),
+        ["line 3", "'3.1.24' is not one of the column's day-first dates", "four-digit years"],
+    ),
+    "month first": (
+        "f.csv",
+        b"user,item,time\na,x,12/31/2020\n",
+        TIMED,
+        ["line 2", "column's ISO dates", "--day-first"],
+    ),
     "time is infinite": ("f.csv", b"user,item,time\na,x,1.5\nb,y,inf\n", TIMED, ["line 3", "'inf'"]),
     # TSV
     "TSV row too short": ("f.tsv", b"user\titem\tr\na\tx\n", [], ["line 2", "2 fields"]),

@@ -6,7 +6,7 @@ Integers stay what they are; fractional numbers are seconds and become microseco
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
@@ -32,17 +32,17 @@ def timestamp(source: Source, time_kinds: dict[str, str], dialect: Dialect) -> p
 def time_kind(source: Source, dialect: Dialect) -> tuple[str, int]:
     """The first kind that fits every row, or the one that fits most, and the number of rows that it does not fit."""
     column, dtype = pl.col("timestamp"), source.rows.collect_schema()["timestamp"]
-    misfits = {}
+    misfits, rows = dict[str, int](), 0
     for kind, types in _TIME_TYPES.items():
         if kind == ("ISO dates" if dialect.day_first else "day-first dates"):
             continue
         if dtype in types or (kind == "whole numbers" and dtype.is_integer()):
-            misfits[kind] = (
-                source.rows.select(_TIME_KINDS[kind](column).null_count()).collect(engine="streaming").item()
-            )
+            counts = source.rows.select(_TIME_KINDS[kind](column).null_count().alias("misfits"), rows=pl.len())
+            misfits[kind], rows = counts.collect(engine="streaming").row(0)
             if misfits[kind] == 0:
                 return kind, 0
-    meant = min(misfits, key=lambda kind: misfits[kind])
+    likely = sorted(misfits, key=lambda kind: misfits[kind])
+    meant = likely[-1] if misfits[likely[0]] == rows else likely[0]  # text that fits none is meant as a date
     return meant, misfits[meant]
 
 
@@ -51,8 +51,8 @@ def time_check(kind: str) -> Check:
         "timestamp",
         _TIME_KINDS[kind](pl.col("timestamp")).is_null(),
         f"the timestamp {{value}} is not one of the column's {kind}",
-        f"write whole numbers, seconds or ISO 8601 dates throughout (if the day comes first, pass "
-        f"{option('day_first', True)})",
+        f"write whole numbers, seconds or ISO 8601 dates, with four-digit years, throughout (if the day comes first, "
+        f"pass {option('day_first', True)})",
     )
 
 
@@ -64,22 +64,30 @@ def _seconds(column: pl.Expr) -> pl.Expr:
 
 def _date(column: pl.Expr) -> pl.Expr:
     """Microseconds since 1970 of dates, or of their ISO 8601 text with or without time and zone."""
-    text = column.str.replace(" ", "T").str.replace("Z$", "+00:00")
-    zoned = text.str.to_datetime(
-        "%Y-%m-%dT%H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False
-    ).dt.replace_time_zone(None)
-    local = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
-    day = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us"))
-    return pl.coalesce(zoned, local, day).cast(pl.Int64)
+    text = _with_year(column.str.replace(" ", "T", literal=True), r"^\d{4}")
+    forms = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y%m%dT%H%M%S%.f", "%Y%m%dT%H%M")
+    zoned = [
+        text.str.to_datetime(f"{form}%#z", time_unit="us", time_zone="UTC", strict=False).dt.replace_time_zone(None)
+        for form in forms
+    ]
+    return _moment(text, forms, "%Y-%m-%d", zoned)
 
 
 def _day_first(column: pl.Expr) -> pl.Expr:
     """Microseconds since 1970 of dates such as 31/12/2024 or 31.12.2024, with or without a time."""
-    text = column.str.replace_all(r"[./]", "-")
-    forms = ("%d-%m-%Y %H:%M:%S%.f", "%d-%m-%Y %H:%M")
+    text = _with_year(column.str.replace_all(r"[./]", "-"), r"^\d{1,2}-\d{1,2}-\d{4}")
+    return _moment(text, ("%d-%m-%Y %H:%M:%S%.f", "%d-%m-%Y %H:%M"), "%d-%m-%Y")
+
+
+def _with_year(text: pl.Expr, pattern: str) -> pl.Expr:
+    """The text where it has a year of four digits, which parsing does not ask for."""
+    return pl.when(text.str.contains(pattern)).then(text)
+
+
+def _moment(text: pl.Expr, forms: Sequence[str], day: str, more: Sequence[pl.Expr] = ()) -> pl.Expr:
     times = [text.str.to_datetime(form, time_unit="us", strict=False) for form in forms]
-    day = text.str.to_date("%d-%m-%Y", strict=False).cast(pl.Datetime("us"))
-    return pl.coalesce(*times, day).cast(pl.Int64)
+    midnight = text.str.to_date(day, strict=False).cast(pl.Datetime("us"))
+    return pl.coalesce(*more, *times, midnight).cast(pl.Int64)
 
 
 _TIME_KINDS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
