@@ -57,7 +57,7 @@ FILES: dict[str, tuple[dict[str, Sequence[str]], dict[str, str]]] = {
     "numbered rows": ({"": COUNTER, "x": USERS, "y": ITEMS}, {"user": "x", "item": "y"}),
     "dates": ({"x": USERS, "y": ITEMS, "z": DATES}, {"user": "x", "item": "y", "timestamp": "z"}),
     "basic dates": (
-        {"x": USERS, "y": ITEMS, "z": [f"{date.replace('-', '').replace(':', '')}Z" for date in DATES]},
+        {"x": USERS, "y": ITEMS, "z": [f" {date.replace('-', '').replace(':', '')}Z" for date in DATES]},
         {"user": "x", "item": "y", "timestamp": "z"},
     ),
     "time by name only": ({"user": USERS, "item": ITEMS, "time": TITLES}, {"user": "user", "item": "item"}),

@@ -85,14 +85,15 @@ class Columns:
 
     def _named(self, role: str, header: Sequence[str], shown: str) -> int:
         name = getattr(self, role)
-        count = list(header).count(name)
-        if count != 1:
-            problem = "has no column" if count == 0 else f"has {count} columns named"
+        found = [at for at, each in enumerate(header) if each == name]
+        found = found or [at for at, each in enumerate(header) if each.strip() == str(name).strip()]
+        if len(found) != 1:
+            problem = f"has {len(found)} columns named" if found else "has no column"
             raise UnclearColumns(
                 f"{shown} {problem} {name!r}; its columns are {listed(header)}",
                 f"name the right one with {option('split' if role == 'part' else role)}",
             )
-        return list(header).index(name)
+        return found[0]
 
 
 @dataclass(frozen=True)

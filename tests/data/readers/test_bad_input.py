@@ -125,7 +125,7 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     "empty user": ("f.csv", b"user,item\na,x\n,y\n", [], ["line 3", "'user'", "the user is empty"]),
     "empty quoted item": ("f.csv", b'user,item\n\na,x\nb,""\n', [], ["line 4", "'item'", "the item is empty"]),
     "both ids empty": ("f.csv", b"user,item\n\na,x\n,\n", [], ["line 4", "empty"]),
-    "blank id": ("f.csv", b"user,item\na,x\n  ,y\n", [], ["line 3", "'user'", "is blank"]),
+    "blank id": ("f.csv", b"user,item\na,x\n  ,y\n", [], ["line 3", "'user'", "the user is empty"]),
     "whole floats as ids": ("f.csv", b"user,item\n1.0,x\n2.0,y\n", [], ["whole numbers written as floats", "integers"]),
     "field too long": ("f.csv", b"user,item\na,x\n" + b"b" * 131_073 + b",y\n", [], ["line 3", "131073 bytes"]),
     "header too long": ("f.csv", b"user,item," + b"b" * 131_073 + b"\na,x,y\n", [], ["line 1", "131073 bytes"]),

@@ -72,7 +72,7 @@ def as_json(rows: list[tuple[object, object]]) -> bytes:
 def test_every_format_gives_the_rows_back(tmp_path: Path, rows: list[tuple[object, object]]) -> None:
     for name, content in (("f.jsonl", as_json(rows)), ("f.parquet", as_parquet(rows))):
         assert pairs(read(tmp_path / name, content)) == set(rows)
-    as_text = {(str(user), str(item)) for user, item in rows}
+    as_text = {(str(user).strip(), str(item).strip()) for user, item in rows}
     for name, separator in (("f.csv", ","), ("f.tsv", "\t")):
         found = read(tmp_path / name, as_csv(rows, separator))
         assert {(str(user), str(item)) for user, item in pairs(found)} == as_text
@@ -146,6 +146,26 @@ def test_one_odd_spelling_makes_a_column_strings(tmp_path: Path, odd: str) -> No
     found = read(tmp_path / "f.csv", f"user,item\n7,1\n{odd},1\n".encode())
     assert sorted(found.users.ids.to_pylist()) == sorted(["7", odd])
     assert found.items.ids.to_pylist() == [1]
+
+
+def test_spaces_around_fields_are_no_part_of_them(tmp_path: Path) -> None:
+    content = b"user, item , rating, when\n\na, 1, 4 , 7\na ,1,\t2.5, 9 \n b\xc2\xa0, 3,5, 8\n"
+    found = read(tmp_path / "f.csv", content, rating="rating", timestamp="when ")
+    assert pairs(found) == {("a", 1), ("b", 3)}
+    assert found.timestamp.tolist() == [9, 8]
+    dates = read(tmp_path / "f.csv", b"user; item;at\n1; 2; 1970-01-02\n", timestamp="at")
+    assert dates.timestamp.tolist() == [86_400_000_000]
+    with pytest.raises(DataError, match="line 4: user and item are empty"):
+        read(tmp_path / "f.csv", b"user,item\n\na,x\n , \n")
+    assert read(tmp_path / "f.jsonl", as_json([("a ", " 1"), ("a", "1")])).users.ids.to_pylist() == ["a", "a "]
+
+
+def test_a_column_is_found_by_its_name_with_or_without_spaces(tmp_path: Path) -> None:
+    for name, value in (("n", 5), (" n", 7), ("m ", 9)):
+        found = read(tmp_path / "f.csv", b"user,item,n, n,m\n1,2,5,7,9\n", weight=name)
+        assert found.weight.tolist() == [value]
+    with pytest.raises(DataError, match="has 2 columns named 'n'; its columns are 'user', 'item', ' n', 'n '"):
+        read(tmp_path / "f.csv", b"user,item, n,n \n1,2,5,7\n", weight="n")
 
 
 def test_typed_strings_stay_strings(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ class Delimited(Format):
             schema=dict.fromkeys(names, pl.String),
             glob=False,
         )
-        rows = rows.select(pl.col(names[at]).alias(role) for role, at in chosen.items())
+        # Spaces around a field are no part of it. Where fields have types, text keeps them.
+        rows = rows.select(pl.col(names[at]).str.strip_chars().alias(role) for role, at in chosen.items())
         expected = layout.rows
         if layout.blank:
             rows = rows.filter(~pl.all_horizontal(pl.col("user", "item").fill_null("") == ""))
@@ -118,7 +119,7 @@ class Delimited(Format):
             return []
         header, others = (named, lines) if named else (self.names(lines[0]), lines[1:])
         whole = [fields for fields in others if len(fields) == len(header)]  # reading the file refuses the others
-        columns = [SampledColumn(name, [fields[at] for fields in whole]) for at, name in enumerate(header)]
+        columns = [SampledColumn(name, [fields[at].strip() for fields in whole]) for at, name in enumerate(header)]
         if whole and not named and all(_is_number(column.name) or column.name in column.values for column in columns):
             shown = separator.join(header)
             raise text.fault(
@@ -201,7 +202,7 @@ def _empty_pairs(text: TextFile, separator: str, chosen: dict[str, int]) -> list
     with text.path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file, delimiter=separator)
         for fields in reader:
-            if fields and not fields[chosen["user"]] and not fields[chosen["item"]]:
+            if fields and not fields[chosen["user"]].strip() and not fields[chosen["item"]].strip():
                 found.append(f"line {start}")
             start = reader.line_num + 1
     return found
