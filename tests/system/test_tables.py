@@ -81,8 +81,12 @@ def test_another_table_is_refused_by_its_column(table: dict[str, object], what: 
 
 def test_strings_come_back_as_they_were_written(tmp_path: Path) -> None:
     values = ["é", None, "x" * 100, "", "x" * 100] * 50
-    table = pa.table({"plain": values, "coded": pa.array(values).dictionary_encode(), "n": range(250)})
-    for options in ({}, {"use_dictionary": False, "column_encoding": {"plain": "DELTA_BYTE_ARRAY"}}):
+    views = {"view": pa.array(values, pa.string_view())}
+    table = pa.table({"plain": values, **views, "coded": pa.array(values).dictionary_encode(), "n": range(250)})
+    for options in (
+        {},
+        {"use_dictionary": False, "column_encoding": dict.fromkeys(["plain", "view"], "DELTA_BYTE_ARRAY")},
+    ):
         pq.write_table(table, tmp_path / "t.parquet", row_group_size=60, **options)
         found = read_table(Origin(tmp_path / "t.parquet", DataError, "").read(), {})
-        assert found.to_pydict() == {"plain": values, "coded": values, "n": list(range(250))}
+        assert found.to_pydict() == {"plain": values, "view": values, "coded": values, "n": list(range(250))}

@@ -138,10 +138,15 @@ def texts(values: Iterable[str]) -> pa.Array:
 
 
 def _plain(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    """The schema of some columns without dictionaries and without metadata, which may be any bytes."""
-    fields = [field for field in schema if field.name in names]
-    coded = pa.types.is_dictionary
-    return pa.schema([(each.name, each.type.value_type if coded(each.type) else each.type) for each in fields])
+    """The schema of some columns without dictionaries and views, and without metadata, which may be any bytes."""
+    return pa.schema([(field.name, _plain_type(field.type)) for field in schema if field.name in names])
+
+
+def _plain_type(type: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(type):
+        return _plain_type(type.value_type)
+    # Arrow makes no views of what it has read as a dictionary.
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(type, type)
 
 
 def _decoded_bytes(column: pa.Array) -> int:

@@ -26,6 +26,7 @@ from hmlet.data.dialect import Skipping
 from hmlet.data.readers import FORMATS
 from hmlet.data.readers.format import Format, Source
 from hmlet.data.readers.sources import read as read_sources
+from hmlet.data.readers.sources import sample_file
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError, HmletError
 
@@ -175,6 +176,17 @@ def test_typed_strings_stay_strings(tmp_path: Path) -> None:
 
 def test_json_integers_among_strings_are_strings(tmp_path: Path) -> None:
     assert pairs(read(tmp_path / "f.jsonl", as_json([("a", 1), (7, 1)]))) == {("a", 1), ("7", 1)}
+
+
+@pytest.mark.parametrize("text", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_type_of_text_is_read_from_parquet(tmp_path: Path, text: pa.DataType) -> None:
+    table = pa.table(
+        {"user": pa.array(["a", "b"], text), "item": [1, 2], "more": pa.array([b"x", b"y"], pa.binary_view())}
+    )
+    pq.write_table(table, tmp_path / "f.parquet")
+    assert pairs(read_sources([tmp_path / "f.parquet"], Columns())[0]) == {("a", 1), ("b", 2)}
+    sample = sample_file(tmp_path / "f.parquet", Dialect(), 2)
+    assert sample[0].values == ["a", "b"]
 
 
 def test_integers_beyond_64_bits_become_strings(tmp_path: Path) -> None:
