@@ -122,13 +122,13 @@ def test_weights_of_duplicates_add_up_and_survive_a_save(tmp_path: Path) -> None
     assert again.weight.tolist() == [3.5, 2.0]
     assert again.fingerprint == data.fingerprint != Dataset.from_frame(twice, split="ratio:1,0,0").fingerprint
     for bad in (0, -1, float("nan"), 1e-50, 1e39):
-        with pytest.raises(DataError, match=r"'plays': the weight .* is not a positive 32-bit number"):
+        with pytest.raises(DataError, match=r"'plays': the weight .* is not a positive 32-bit float"):
             Dataset.from_frame(pl.DataFrame({"user": [1], "item": [2], "plays": [bad]}), weight="plays")
 
 
 def test_weights_beyond_32_bits_are_refused_with_their_row(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_text("user,item,plays\na,x,1e-40\na,y,1e-50\nb,y,3e38\nb,x,2\n")
-    with pytest.raises(DataError, match=r"line 3, .* the weight '1e-50' is not a positive 32-bit number"):
+    with pytest.raises(DataError, match=r"line 3, .* the weight '1e-50' is not a positive 32-bit float"):
         Dataset.from_file(tmp_path / "f.csv", weight="plays")
     kept = Dataset.from_file(tmp_path / "f.csv", weight="plays", skip_bad=True)
     assert np.allclose(sorted(kept.weight), [1e-40, 2, 3e38])

@@ -56,16 +56,12 @@ def read_adjacency(text: TextFile) -> Adjacency:
 def refuse_rows(text: TextFile, found: Adjacency) -> None:
     """Refuse a file that looks like rows of a user, an item and a rating, which would become an item."""
     if columns := found.columns:
+        reading = call("Dataset.from_file", format="csv", delimiter=" ", columns=",".join(columns))
         raise DataError(
             f"{text.shown} looks like rows of {', '.join(columns)}: "
             f"each line has {len(columns)} numbers, and users repeat",
-            f"read it with {_as_rows(columns)}, or pass {option('format', 'adjacency')} if each line is a user's items",
+            f"read it with {reading}, or pass {option('format', 'adjacency')} if each line is a user's items",
         )
-
-
-def _as_rows(columns: Sequence[str]) -> str:
-    """What reads rows with spaces between their fields."""
-    return call("Dataset.from_file", format="csv", delimiter=" ", columns=",".join(columns))
 
 
 def _block_pairs(text: TextFile, line: int, block: bytes) -> Adjacency:
@@ -104,5 +100,6 @@ def _fault(text: TextFile, line: int, block: bytes, at: int) -> DataError:
         line + block.count(b"\n", 0, at),
         f"{word!r} is not a whole number from 0 to 10^{_LONGEST_NUMBER} - 1",
         "adjacency text is `user item item …` in such numbers; "
-        f"read rows of other ids or with ratings with {_as_rows(_ROW[:3])}",
+        f"if the file has columns, pass {option('format', 'csv')}, "
+        f"and {option('delimiter', ' ')} for spaces between them",
     )

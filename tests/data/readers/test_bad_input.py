@@ -246,7 +246,7 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
     # adjacency text
     "adjacency word": ("f.txt", b"0 1 2\n1 two 3\n", [], ["line 2", "'two'", "whole number"]),
     "adjacency negative": ("f.txt", b"0 1 2\n\n1 -2 3\n", [], ["line 3", "'-2'"]),
-    "adjacency float": ("f.txt", b"0 7 1.5\n", [], ["line 1", "'1.5'", "rows of other ids or with ratings"]),
+    "adjacency float": ("f.txt", b"0 7 1.5\n", [], ["line 1", "'1.5'", "--format csv, and --delimiter ' ' for"]),
     "adjacency too large": ("f.txt", b"0 1\n1 99999999999999999999\n", [], ["line 2", "'99999999999999999999'"]),
     "adjacency without items": ("f.txt", b"0\n1\n", [], ["no interactions"]),
     "adjacency of commas": ("f.txt", b"0,1,2\n", [], ["line 1", "'0,1,2'"]),

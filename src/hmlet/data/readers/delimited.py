@@ -35,7 +35,7 @@ class Delimited(Format):
     """Fields between separators. The first line shows the separator unless the user names it."""
 
     separator: str  # the usual one
-    without_header: Mapping[int, Sequence[str]] = {}  # the columns of files without a header line, by their number
+    without_header: ClassVar[Mapping[int, Sequence[str]]] = {}  # by their number, the columns of files without one
 
     def check_options(self, path: Path, dialect: Dialect) -> None:
         delimiter = dialect.delimiter

@@ -1,8 +1,9 @@
 """Files of any registered format, or a frame, become interactions.
 
 Ids keep their type: 64-bit integers stay integers, everything else is a string. In CSV and TSV, where nothing has a
-type, a column is integers if each of its values is one in plain spelling (`7`, not `007`). Indices follow the sorted
-ids (integers by value, strings by their UTF-8 bytes), so the order of the rows never matters.
+type, spaces around a field do not count, and a column is integers if each of its values is one in plain spelling (`7`,
+not `007`). Indices follow the sorted ids (integers by value, strings by their UTF-8 bytes), so the order of the rows
+never matters.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ def _value_checks(source: Source, dialect: Dialect) -> list[Check]:
             if role == "weight":
                 bad, what = (
                     bad | (number <= 0).fill_null(False),
-                    f"the {role} {{value}} is not a positive 32-bit number",
+                    f"the {role} {{value}} is not a positive 32-bit float",
                 )
             fix = "correct or remove the row"
             if dialect.decimal == "." and source.rows.collect_schema()[role] == pl.String:
