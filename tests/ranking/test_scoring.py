@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -32,8 +33,9 @@ def histories_of(lists: list[list[int]]) -> Histories:
     return Histories.of(csr([(user, item) for user, items in enumerate(lists) for item in items], len(lists)))
 
 
-def expected(weights_II: np.ndarray, items: list[int], k: int) -> list[int]:
-    scores_I = weights_II[sorted(items)].astype(np.float64).sum(axis=0)
+def expected(weights_II: np.ndarray, items: list[int], k: int, lists: list[list[int]]) -> list[int]:
+    """The best items for a user with these, or for one without any, whom everyone's items stand for."""
+    scores_I = weights_II[sorted(items) or sorted(chain(*lists))].astype(np.float64).sum(axis=0)
     return np.argsort(-scores_I, kind="stable")[:k].tolist()
 
 
@@ -52,7 +54,7 @@ def test_the_order_is_exact(n_items: int, k: int, values: int, sparse: bool, see
     lists = [np.flatnonzero(rng.random(n_items) < share).tolist() for share in (0.0, 0.1, 0.5, 1.0)]
     histories = histories_of(lists)
     ranked = top_k(histories, scorer_of(weights_II, histories, sparse), k)
-    assert ranked.items_BK.tolist() == [expected(weights_II, items, k) for items in lists]
+    assert ranked.items_BK.tolist() == [expected(weights_II, items, k, lists) for items in lists]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -93,15 +95,15 @@ def test_a_model_of_weights_is_scored_by_its_training_histories(sparse: bool) ->
     histories, scorer = scored_by_weights(few if sparse else whole, csr([(0, 1), (1, 0), (1, 2), (1, 1)], 4))
     assert (histories.items_E.tolist(), histories.offsets.tolist()) == ([1, 0, 1, 2], [0, 1, 4, 4, 4])
     assert (scorer.n_items, scorer.depth) == (3, 4 // 4 + 1)
-    scores = [[3, 4, 5], [9, 12, 15], [0, 0, 0], [0, 0, 0]]
+    scores = [[3, 4, 5], [9, 12, 15], [3, 4, 5], [3, 4, 5]]  # the mean over all four users for those without items
     assert scorer.rough(histories, None).tolist() == scorer.exact(histories, None).tolist() == scores
     picked = scorer.exact(histories, torch.tensor([[2, 0]] * 4))
     assert picked.tolist() == [[row[2], row[0]] for row in scores]
 
 
 def test_a_model_without_items_has_no_largest_weight() -> None:
-    assert WeightScorer(torch.zeros(0, 0), 1).largest_I.shape == (0,)
-    assert WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), 1).largest_I.tolist() == [3.0, 2.0]
+    assert WeightScorer(torch.zeros(0, 0), histories_of([])).largest_I.shape == (0,)
+    assert WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), histories_of([])).largest_I.tolist() == [3.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -118,10 +120,10 @@ def test_the_bound_on_a_dot_products_error(user: list[float], item: list[float],
 
 
 def test_the_bound_on_a_sums_error() -> None:
-    """2 n ε times the sum of the largest weights of the n items."""
-    scorer = WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), 1)
-    bounds = scorer.rounding(histories_of([[0, 1], [1], []]))
-    assert bounds.tolist() == [2 * 2 * 2.0**-23 * (3 + 2), 2 * 2.0**-23 * 2, 0.0]
+    """2 n ε times the sum of the largest weights of the n items; ε times the largest mean score, (1 + 2 · 2) / 3."""
+    histories = histories_of([[0, 1], [1], []])
+    bounds = WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), histories).rounding(histories)
+    assert bounds.tolist() == [2 * 2 * 2.0**-23 * (3 + 2), 2 * 2.0**-23 * 2, 2.0**-23 * 5 / 3]
 
 
 def test_similar_histories_by_hand() -> None:

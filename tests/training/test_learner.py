@@ -89,6 +89,21 @@ def test_a_rank_has_its_own_columns_of_the_same_start() -> None:
     assert torch.equal(second.model.embedding, whole.model.embedding[:, 4:])
 
 
+@pytest.mark.parametrize("model", ["lightgcn", "hmlet-end", "bpr", "wrmf"])
+def test_users_without_training_items_get_the_mean_of_the_others(model: str) -> None:
+    data = dataset(4, 3, train=[(0, 0), (0, 1), (2, 1), (2, 2)], valid=[(1, 0), (3, 2)])
+    made = Learner(data, resolve(model, overrides=["model.embedding_size=4"]), CPU)
+    before = made.model.embedding.detach().clone()
+    layers = made.finished(1)
+    users = made.model.embedding.detach()[:4]
+    torch.testing.assert_close(users[[1, 3]], before[[0, 2]].mean(dim=0).expand(2, 4))
+    assert torch.equal(users[[0, 2]], before[[0, 2]])
+    assert torch.equal(made.model.embedding.detach()[4:], before[4:])
+    assert torch.equal(layers.initial_ND[:4], users)
+    again = made.finished(2).initial_ND
+    assert torch.equal(again[:4], users)
+
+
 @pytest.mark.parametrize("much", [True, False])
 def test_freed_memory_is_kept_where_much_is_free(much: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[None] = []

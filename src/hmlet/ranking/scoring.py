@@ -58,6 +58,7 @@ class Histories:
         return torch.arange(len(self), device=self.offsets.device).repeat_interleave(self.counts_B)
 
 
+SUMMED = 256  # rows of the weights that are added in float64 together
 Users = TypeVar("Users", Tensor, Histories)
 """One row for each user: its factor, or its history."""
 
@@ -194,12 +195,44 @@ def completed(users_BF: Tensor, depth: int) -> Tensor:
     return torch.nn.functional.pad(users_BF, (0, depth - users_BF.shape[1]), value=1.0)
 
 
-class WeightScorer(Scorer[Histories]):
-    """Scores are sums of weights, W being whole: item j scores Σ W_ij over the user's items i."""
+class HistoryScorer(Scorer[Histories]):
+    """Scores are sums of weights: item j scores Σ W_ij over the user's items i. A user without items gets its mean
+    score, as if every user were asked."""
 
-    def __init__(self, weights_II: Tensor, typical_history: int) -> None:
-        self.weights_II = weights_II
-        self.n_items, self.device, self.depth = len(weights_II), weights_II.device, typical_history
+    def __init__(self, n_items: int, histories: Histories) -> None:
+        self.n_items = n_items
+        self.depth = len(histories.items_E) // max(1, len(histories)) + 1
+        self.users_I = torch.bincount(histories.items_E, minlength=n_items).double()
+        self.n_users = max(1, len(histories))
+
+    @cached_property
+    @abstractmethod
+    def mean_I(self) -> Tensor:
+        """Every item's mean score, in float64."""
+
+    def _completed(self, scores_BC: Tensor, users: Histories, items_BC: Tensor | None = None) -> Tensor:
+        """Scores with those for users without items."""
+        nobody_B = users.counts_B == 0
+        if nobody_B.any():
+            mean_BC = self.mean_I if items_BC is None else self.mean_I[items_BC[nobody_B]]
+            scores_BC[nobody_B] = mean_BC.to(scores_BC.dtype)
+        return scores_BC
+
+
+class WeightScorer(HistoryScorer):
+    """W is whole."""
+
+    def __init__(self, weights_II: Tensor, histories: Histories) -> None:
+        super().__init__(len(weights_II), histories)
+        self.weights_II, self.device = weights_II, weights_II.device
+
+    @cached_property
+    def mean_I(self) -> Tensor:
+        blocks = zip(torch.split(self.users_I, SUMMED), torch.split(self.weights_II, SUMMED), strict=True)
+        sums_I = self.users_I.new_zeros(self.n_items)
+        for users_S, weights_SI in blocks:
+            sums_I += users_S @ weights_SI.double()
+        return sums_I / self.n_users
 
     @cached_property
     def largest_I(self) -> Tensor:
@@ -207,37 +240,48 @@ class WeightScorer(Scorer[Histories]):
         return self.weights_II.abs().amax(dim=1).double() if self.n_items else self.weights_II.new_zeros(0).double()
 
     def rough(self, users: Histories, room: Tensor | None) -> Tensor:
-        return embedding_bag(users.items_E, self.weights_II, users.offsets, mode="sum", include_last_offset=True)
+        sums_BI = embedding_bag(users.items_E, self.weights_II, users.offsets, mode="sum", include_last_offset=True)
+        return self._completed(sums_BI, users)
 
     def exact(self, users: Histories, items_BC: Tensor | None) -> Tensor:
         if items_BC is None:
-            return _sums(self.weights_II[users.items_E].double(), users)
-        return _sums(self.weights_II[users.items_E[:, None], items_BC[users.owner_E]].double(), users)
+            return self._completed(_sums(self.weights_II[users.items_E].double(), users), users)
+        sums_BC = _sums(self.weights_II[users.items_E[:, None], items_BC[users.owner_E]].double(), users)
+        return self._completed(sums_BC, users, items_BC)
 
     def rounding(self, users: Histories) -> Tensor:
         """n numbers are added with an error of at most n ε times the sum of their magnitudes."""
         magnitude_B = _sums(self.largest_I[users.items_E][:, None], users)[:, 0]
-        return 2 * torch.finfo(self.weights_II.dtype).eps * users.counts_B * magnitude_B
+        bound_B = 2 * torch.finfo(self.weights_II.dtype).eps * users.counts_B * magnitude_B
+        nobody_B = users.counts_B == 0
+        if nobody_B.any():
+            bound_B[nobody_B] = torch.finfo(self.weights_II.dtype).eps * self.mean_I.abs().max()
+        return bound_B
 
 
-class SparseWeightScorer(Scorer[Histories]):
-    """The same with W sparse, on the CPU: SciPy adds the weights in float64, in the order of the history."""
+class SparseWeightScorer(HistoryScorer):
+    """W is sparse, on the CPU: SciPy adds the weights in float64, in the order of the history."""
 
     device = torch.device("cpu")
 
-    def __init__(self, weights: ItemWeights, typical_history: int) -> None:
+    def __init__(self, weights: ItemWeights, histories: Histories) -> None:
         from scipy.sparse import csr_matrix
 
-        self.n_items, self.depth = len(weights.offsets) - 1, typical_history
+        super().__init__(len(weights.offsets) - 1, histories)
         values = weights.values.cpu().numpy().astype(np.float64)
         entries = values, weights.items.cpu().numpy(), weights.offsets.cpu().numpy()
         self.weights = csr_matrix(entries, shape=(self.n_items, self.n_items))
+
+    @cached_property
+    def mean_I(self) -> Tensor:
+        return torch.from_numpy(self.weights.T @ self.users_I.numpy()) / self.n_users
 
     def rough(self, users: Histories, room: Tensor | None) -> Tensor:
         from scipy.sparse import csr_matrix
 
         entries = np.ones(len(users.items_E)), users.items_E.numpy(), users.offsets.numpy()
-        return torch.from_numpy((csr_matrix(entries, shape=(len(users), self.n_items)) @ self.weights).toarray())
+        sums_BI = csr_matrix(entries, shape=(len(users), self.n_items)) @ self.weights
+        return self._completed(torch.from_numpy(sums_BI.toarray()), users)
 
     def exact(self, users: Histories, items_BC: Tensor | None) -> Tensor:
         scores_BI = self.rough(users, None)
@@ -253,8 +297,9 @@ Scored = tuple[Any, Scorer[Any]]
 
 def weight_scorer(weights: ItemWeights, histories: Histories) -> Scorer[Histories]:
     """The scorer of an item-item model, whose weights are whole or sparse."""
-    typical = len(histories.items_E) // max(1, len(histories)) + 1
-    return SparseWeightScorer(weights, typical) if weights.sparse else WeightScorer(weights.values, typical)
+    if weights.sparse:
+        return SparseWeightScorer(weights, histories)
+    return WeightScorer(weights.values, histories.to(weights.values.device))
 
 
 def scored_by_weights(weights: ItemWeights, train: Csr) -> tuple[Histories, Scorer[Histories]]:

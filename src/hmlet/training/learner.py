@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from hmlet.config import Recipe
@@ -47,6 +48,7 @@ class Learner:
         self.operator = make_operator(recipe, self.model, self.graph, device)
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
+        self.without_items = torch.from_numpy(np.flatnonzero(data.csr("train").counts == 0)).to(device)
 
     @torch.no_grad()
     def start(self) -> None:
@@ -89,7 +91,15 @@ class Learner:
 
     @torch.no_grad()
     def finished(self, epoch: int) -> Layers:
-        """The layers of the model as it is, the rank's own columns of them."""
+        """The layers of the model as it is, the rank's own columns of them.
+
+        Nothing trains a user without training items. So they get the mean e⁰ of the other users first, and are then
+        recommended what suits these in the mean, and not what their random or empty e⁰ happens to prefer.
+        """
+        if len(self.without_items):
+            users_UD = self.model.embedding[: self.model.n_users]
+            users_UD[self.without_items] = 0.0
+            users_UD[self.without_items] = users_UD.sum(dim=0) / max(1, len(users_UD) - len(self.without_items))
         how = replace(self.model.ranking_pass(epoch - 1, self.ranking_noise), ranks=self.ranks)
         return self.model.propagate(self.operator, how)
 
