@@ -119,27 +119,33 @@ RATED = with_values(min_rating=4)
 
 
 @pytest.mark.parametrize(
-    ("data", "why", "option"),
+    ("data", "why", "option", "so"),
     [
-        (WEIGHED, "the data set small has weights", "weight"),
-        (TIMED, "the data set small has timestamps", "timestamp"),
-        (RATED, "only ratings of at least 4 count", "rating"),
+        (WEIGHED, "the data set small has weights", "weight", "each row counts once"),
+        (TIMED, "the data set small has timestamps", "timestamp", "the new data has no times"),
+        (RATED, "only ratings of at least 4 count", "rating", "all its rows count"),
     ],
     ids=["weights", "times", "threshold"],
 )
-def test_what_the_data_set_has_is_not_dropped(data: Dataset, why: str, option: str, tmp_path: Path) -> None:
-    """A source without it, or whose column nothing tells, is refused, and the column can be named."""
+def test_what_the_data_set_has_is_taken_or_missed(
+    data: Dataset, why: str, option: str, so: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning says what a source without it means, and the column can be named."""
     new = table(item=["i2"], value=[1_700_000_050])
-    with pytest.raises(DataError, match=f"{why}, and the frame has no column that looks.*: name it with `{option}`"):
-        new_interactions(new, data)
+    assert len(new_interactions(new, data)) == 1
+    (tmp_path / "new.txt").write_text("0 2\n", encoding="utf-8")
+    assert len(new_interactions(tmp_path / "new.txt", data)) == 1
+    lacking = f"the frame has no column that looks like the {option}: {so}, unless you name its column with `{option}`"
+    assert caplog.messages == [
+        f"{why}, and {lacking}",
+        f"{why}, and {tmp_path / 'new.txt'} has only users and items: {so}",
+    ]
     found, _ = extended(data, new_interactions(new, data, columns=Columns(**{option: "value"})))
     added = (found.user == 0) & (found.item == 2)
     for column, has in ((found.weight, data.weight), (found.timestamp, data.timestamp)):
         assert (column is None) == (has is None)
         assert column is None or column[added].tolist() == [pytest.approx(1_700_000_050)]
-    (tmp_path / "new.txt").write_text("0 2\n", encoding="utf-8")
-    with pytest.raises(DataError, match=f"has only users and items, and {why}"):
-        new_interactions(tmp_path / "new.txt", data)
+    assert len(caplog.messages) == 2
 
 
 @pytest.mark.parametrize("option", ["weight", "timestamp"])

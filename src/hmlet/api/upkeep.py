@@ -39,7 +39,7 @@ def update(
     `interactions` is a file or a frame. All of them join the training part; the validation and test parts stay as they
     are. `options` are those of `Dataset.from_file` that say how interactions are read. Columns have by default the
     names that the run's data was prepared with, and its `min_rating` applies. What the run's data has of ratings,
-    weights and times, the interactions must have too. The old run stays; `out` is by default the first free of RUN-2,
+    weights and times, the interactions should have too. The old run stays; `out` is by default the first free of RUN-2,
     RUN-3 and so on. A closed form is fitted again.
     """
     opened = open_run(run)

@@ -51,7 +51,7 @@ def update(
 
     The result is a new run; RUN stays as it is. All new interactions join the training part. A model trained by
     gradient steps continues for a few epochs; a closed form is refitted. Columns have the names that the run's data was
-    prepared with, unless you name others. If that data has a rating threshold, weights or times, FILE must have them.
+    prepared with, unless you name others. If that data has a rating threshold, weights or times, FILE should too.
 
     Example: hmlet update runs/end new.csv --out runs/end-2
     """

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from hmlet.data.columns import GUESSES, ROLES, Columns, UnclearColumns, listed
+from hmlet.data.columns import GUESSES, ROLES, Columns
 from hmlet.data.dataset import Dataset
 from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.interactions import Interactions, Ints, Vocabulary
@@ -25,7 +25,8 @@ from hmlet.errors import DataError
 from hmlet.system.spelling import option
 
 log = logging.getLogger(__name__)
-VALUES = ("rating", "weight", "timestamp")  # roles that a data set may do without
+# Roles that a data set may do without, and what follows if the data set has them and new interactions do not.
+VALUES = {"rating": "all its rows count", "weight": "each row counts once", "timestamp": "the new data has no times"}
 OTHER_UNIT = 100  # times of one unit do not differ by such a factor
 
 
@@ -57,7 +58,8 @@ def new_interactions(
     """The interactions of a file or a frame that are to be added to a data set.
 
     Columns that are not named are those that the data set was prepared with, or guessed. Ratings below `min_rating`, by
-    default the data set's own, are left out. A source without the ratings, weights or times of the data set is refused.
+    default the data set's own, are left out. A warning says if a source lacks the ratings, weights or times of the data
+    set.
     """
     source = Path(source) if isinstance(source, str) else source
     shown = str(source) if isinstance(source, Path) else "the frame"
@@ -68,8 +70,9 @@ def new_interactions(
     inheriting, skipping = _Inheriting(**vars(columns), before=before, reasons=needed), Skipping(skip_bad)
     found: Interactions = readers().read([source], inheriting, dialect, min_rating, skipping=skipping)[0]
     without_columns = [name for name, each in readers().FORMATS.items() if not each.has_columns]
-    if needed and found.provenance.files[0].format in without_columns:
-        raise DataError(f"{shown} has only users and items, and {next(iter(needed.values()))}", "use a file of columns")
+    if found.provenance.files[0].format in without_columns:
+        for role, reason in needed.items():
+            log.warning("%s, and %s has only users and items: %s", reason, shown, VALUES[role])
     _require_same_unit(found, data, shown)
     if skipping.rows:
         log.warning("%d rows were skipped, the first at %s, %s: %s", len(skipping.rows), *skipping.rows[0])
@@ -83,7 +86,7 @@ def _named(columns: Columns) -> dict[str, str]:
 
 
 def _needed(data: Dataset, min_rating: float | None, columns: Columns) -> dict[str, str]:
-    """The roles that new interactions must have a column for, and why."""
+    """The roles that new interactions should have a column for, and why."""
     reasons = {} if min_rating is None else {"rating": f"only ratings of at least {min_rating:g} count"}
     for role, values in (("weight", data.weight), ("timestamp", data.timestamp)):
         if values is not None:
@@ -98,7 +101,7 @@ class _Inheriting(Columns):
     """The columns of new interactions: those named, those that the data set was prepared with, or guessed ones."""
 
     before: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)  # why some roles must have a column
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why some roles should have a column
 
     def resolve(self, header: Sequence[str], shown: str, otherwise: str = "") -> dict[str, int]:
         """The position of each role's column."""
@@ -109,10 +112,8 @@ class _Inheriting(Columns):
         chosen = Columns.resolve(columns, header, shown, otherwise)
         for role, reason in self.reasons.items():
             if role not in chosen:
-                raise UnclearColumns(
-                    f"{reason}, and {shown} has no column that looks like the {role}; its columns are {listed(header)}",
-                    f"name it with {option(role)}, or add it",
-                )
+                lacking = f"{reason}, and {shown} has no column that looks like the {role}"
+                log.warning("%s: %s, unless you name its column with %s", lacking, VALUES[role], option(role))
         return chosen
 
 
