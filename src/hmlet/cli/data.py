@@ -167,7 +167,6 @@ def prepare(
     """
     from hmlet.data import Columns, Dialect
     from hmlet.data.dataset import check_target
-    from hmlet.data.extension import remembering
     from hmlet.data.preparation import prepare
 
     check_target(out, overwrite=force)
@@ -188,7 +187,7 @@ def prepare(
             item_names=item_names,
             advance=advance,
         )
-        remembering(dataset, roles).save(out, overwrite=force)
+        dataset.save(out, overwrite=force)
     if as_json:
         print_json({**dataset.statistics().to_json(), "path": str(out), "provenance": dataset.provenance.to_json()})
     else:

@@ -45,6 +45,11 @@ class Columns:
     needed: tuple[str, ...] = ("user", "item")
     welcome: tuple[str, ...] = ()  # taken where a guess fits, and done without otherwise
 
+    @property
+    def named(self) -> dict[str, str]:
+        """The names that were given, except to the column of the parts, which new interactions do not have."""
+        return {role: name for role in ROLES if role != "part" and (name := getattr(self, role)) is not None}
+
     def guessing(self, *needed: str, welcome: tuple[str, ...] = ()) -> Columns:
         """The same, with more roles to guess."""
         return replace(self, needed=(*self.needed, *needed), welcome=welcome)

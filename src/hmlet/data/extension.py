@@ -39,13 +39,6 @@ class Added(NamedTuple):
     known: int  # new rows that were already in the data set, in any part
 
 
-def remembering(data: Dataset, columns: Columns) -> Dataset:
-    """The data set, with the names given to its columns in its record: new interactions are read by the same names."""
-    if named := _named(columns):
-        data.provenance = data.provenance.model_copy(update={"columns": named})
-    return data
-
-
 def new_interactions(
     source: Any,
     data: Dataset,
@@ -76,13 +69,8 @@ def new_interactions(
     _require_same_unit(found, data, shown)
     if skipping.rows:
         log.warning("%d rows were skipped, the first at %s, %s: %s", len(skipping.rows), *skipping.rows[0])
-    named = {**data.provenance.columns, **_named(columns)}
+    named = {**data.provenance.columns, **columns.named}
     return replace(found, provenance=found.provenance.model_copy(update={"columns": named} if named else {}))
-
-
-def _named(columns: Columns) -> dict[str, str]:
-    """The names that were given to columns, except to that of the parts, which new interactions do not have."""
-    return {role: name for role in ROLES if role != "part" and (name := getattr(columns, role)) is not None}
 
 
 def _needed(data: Dataset, min_rating: float | None, columns: Columns) -> dict[str, str]:

@@ -16,7 +16,6 @@ from hmlet.data.catalog import load
 from hmlet.data.columns import Columns
 from hmlet.data.dataset import PARTS, Dataset
 from hmlet.data.dialect import Dialect
-from hmlet.data.extension import remembering
 from hmlet.data.interactions import Id, Interactions, Vocabulary, merge
 from hmlet.data.preparation import prepare, split_interactions
 from hmlet.data.record import Provenance
@@ -88,7 +87,7 @@ _DIALECT = [field.name for field in fields(Dialect)]
 def prepared(sources: Sequence[Path | Frame], options: Preparing, parts: Sequence[int] | None = None) -> Dataset:
     """The data set made from files or frames; with `parts`, each source is all of one part."""
     columns, dialect, rest = reading(options, Preparing.__annotations__)
-    return remembering(prepare(sources, columns=columns, dialect=dialect, parts=parts, **rest), columns)
+    return prepare(sources, columns=columns, dialect=dialect, parts=parts, **rest)
 
 
 def reading(options: Mapping[str, Any], known: Collection[str]) -> tuple[Columns, Dialect, dict[str, Any]]:

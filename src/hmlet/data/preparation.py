@@ -62,8 +62,10 @@ def prepare(
     advance(0, 4, "reading")
     interactions, part = readers().read(given, options.guessing(columns), dialect, min_rating, parts, skipping)
     advance(1, 4, "naming")
+    remembered = {"columns": columns.named} if columns.named else {}  # new interactions are read by the same names
     interactions = replace(
         interactions,
+        provenance=interactions.provenance.model_copy(update=remembered),
         users=_named(interactions.users, user_names),
         items=_named(interactions.items, item_names),
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from hmlet.data import Columns, Dataset, Dialect
-from hmlet.data.extension import remembering
 from hmlet.data.guessing import Guess
 from hmlet.data.interactions import Id
 from hmlet.data.preparation import guess_file, prepare
@@ -101,7 +100,6 @@ def try_file(
             min_rating=min_rating,
             advance=advance,
         )
-    remembering(data, guess.columns)
     quick = [name for name in QUICK if name in MODELS]
     board = leaderboard(data, place, minutes=minutes, models=quick, device=device, progress=progress)
     best = None if board.best is None else Recommender.open(str(board.rows[0].run))
