@@ -87,7 +87,7 @@ def unwritable(path: Path, error: OSError | SafetensorError, kind: type[HmletErr
     """The error that names the file and what helps against the system's reason."""
     # safetensors has no number for its reason; it is handed a path in a directory that has just been made or used.
     of_the_disk = getattr(error, "errno", errno.EIO) in _OF_THE_DISK
-    hint = "free some disk space" if of_the_disk else "choose another place, or make this one writable"
+    hint = "free some space or check the disk" if of_the_disk else "choose another place, or make this one writable"
     return kind(f"cannot write {path}: {getattr(error, 'strerror', None) or error}", hint)
 
 
