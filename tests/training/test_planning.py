@@ -279,6 +279,14 @@ def test_ranks_on_cpu_share_its_memory() -> None:
     assert fits(400, "cuda", 4, 400)
 
 
+def test_a_batch_that_does_not_fit_is_to_be_halved_until_it_does() -> None:
+    sizes, wide = Sizes(2000, 1000, 20_000), recipe("lightgcn", "train.batch_size=1048576")
+    for batch in (524288, 262144):
+        free = memory_plan(recipe("lightgcn", f"train.batch_size={batch}"), sizes).total
+        found = changes(wide, sizes, "cpu", 1, free)
+        assert (found[0].what, found[0].total) == (f"--set train.batch_size={batch}", free)
+
+
 def test_a_dry_operator_is_as_large_as_a_real_one(data: Dataset) -> None:
     from hmlet.graph import training_graph
 

@@ -244,6 +244,7 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
     on_cuda = device == "cuda"
     savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
     streaming = ["train.graph_memory=host"] if on_cuda else []
+    smaller = [] if recipe.model.solved else [recipe.train.batch_size >> by for by in range(1, 31)]
     wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.splits]
     narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
 
@@ -260,11 +261,12 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         return [Change(" ".join(words), plan(settings, ranks))]
 
     def together(settings: list[str]) -> list[Change]:
-        smaller = [([*settings, f"model.embedding_size={D}"], size) for D in narrower]
-        return [*mildest([(settings, ranks) for ranks in [size, *wider]]), *mildest(smaller)]
+        fewer = [([*settings, f"model.embedding_size={D}"], size) for D in narrower]
+        return [*mildest([(settings, ranks) for ranks in [size, *wider]]), *mildest(fewer)]
 
     alone = [
         *(change for saving in [*savings, *streaming] for change in mildest([([saving], size)])),
+        *mildest([([f"train.batch_size={batch}"], size) for batch in smaller if batch]),
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
         *(change for kind in recipe.model.lighter() for change in mildest([([each], size) for each in kind])),
