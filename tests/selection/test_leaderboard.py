@@ -94,7 +94,7 @@ def test_a_model_is_trained_as_fit_does(board: Leaderboard, tmp_path: Path) -> N
     run, alone = Run.open(row.run), hmlet.fit(board.out / "data", "lightgcn", tmp_path / "run", device="cpu")
     assert run.record.compared.keys() == {"bpr", "multinomial", "popularity-aware multinomial"}
     assert run.record.compared == alone.record.compared
-    assert (run.recipe, row.loss) == (alone.recipe, alone.recipe.train.loss)
+    assert (run.recipe, row.loss) == (alone.recipe, alone.recipe.objective)
     for mine, theirs in zip(run.factors, alone.factors, strict=True):
         assert (mine == theirs).all()
     assert row.cells()[1] == row.loss
