@@ -88,9 +88,11 @@ class Parquet:
         """Some columns without their rows."""
         return pa.Table.from_batches([], _plain(self.schema, names))
 
-    def batches(self, names: Collection[str], most_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """The rows of some columns, strings without dictionaries; refused before they are decoded if they take more
-        than `most_decoded`."""
+    def batches(
+        self, names: Collection[str], most_rows: int = BATCH_ROWS, coded: Collection[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of some columns, strings with a dictionary only in those of `coded` whose file has them so; refused
+        before they are decoded if they take more than `most_decoded`."""
         most = most_decoded(self.size)
         too_large = f"decodes to more than {readable(most)}"
         if self.metadata.num_rows * 8 > most:
@@ -103,16 +105,19 @@ class Parquet:
         # No string is longer than its encoded column, so this many rows fit into the bound, with room for a decoder.
         longest = max((each.total_uncompressed_size for each in delta), default=0)
         rows = max(1, min(most_rows, most // max(4 * longest, 1)))
-        coded = sorted(strings - {each.path_in_schema for each in delta})
+        with_dictionary = sorted(strings - {each.path_in_schema for each in delta})
         decoded, schema = 0, _plain(self.schema, names)
-        with pq.ParquetFile(self._again(), pre_buffer=False, read_dictionary=coded) as file:
+        with pq.ParquetFile(self._again(), pre_buffer=False, read_dictionary=with_dictionary) as file:
             for batch in file.iter_batches(rows, columns=list(names), use_threads=False):
                 batch.validate(full=True)
                 decoded += sum(map(_decoded_bytes, batch.columns))
                 if decoded > most:
                     raise self.fault(too_large)
-                columns = [each.cast(field.type) for each, field in zip(batch.columns, schema, strict=True)]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                columns = [
+                    each if field.name in coded and _has_texts(each.type) else each.cast(field.type)
+                    for each, field in zip(batch.columns, schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema.names)
 
     def _again(self) -> Path | pa.BufferReader:
         if not isinstance(self.source, Path):
@@ -147,6 +152,11 @@ def _plain_type(type: pa.DataType) -> pa.DataType:
         return _plain_type(type.value_type)
     # Arrow makes no views of what it has read as a dictionary.
     return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(type, type)
+
+
+def _has_texts(type: pa.DataType) -> bool:
+    """Whether it is a dictionary of strings."""
+    return pa.types.is_dictionary(type) and type.value_type in (pa.string(), pa.large_string())
 
 
 def _decoded_bytes(column: pa.Array) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import polars as pl
 from hmlet.data.columns import Columns
 from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.guessing import SampledColumn
+from hmlet.data.readers.coding import Coded
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
 from hmlet.system.outside import first_line
@@ -32,6 +33,7 @@ class Source:
     places: Callable[[Sequence[int]], list[str]]  # where to find rows, counted from 0: "line 3" or "row 2"
     untyped: frozenset[str] = frozenset()  # the id roles whose text is an integer wherever it looks like one
     expected: int | None = None  # the number of rows, if the format knows it
+    coded: Mapping[str, Coded] = field(default_factory=dict)  # the columns of `rows` that the file has in this form
 
     def first_fault(self, role: str, bad: pl.Expr, what: str, fix: str) -> DataError:
         """The error for the first row for which `bad` holds; `what` may speak of its {value}."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import polars as pl
@@ -12,7 +14,8 @@ import pyarrow as pa
 from hmlet.data.columns import Columns
 from hmlet.data.dialect import Dialect, Skipping
 from hmlet.data.guessing import SampledColumn
-from hmlet.data.readers.format import Format, Source, typed_source
+from hmlet.data.readers.coding import Coded, with_columns
+from hmlet.data.readers.format import ID_ROLES, Format, Source, typed_source
 from hmlet.data.text import TextFile
 from hmlet.errors import DataError
 from hmlet.system import tables
@@ -29,8 +32,17 @@ class Parquet(Format):
             names = list(dict.fromkeys(file.schema.names[at] for at in chosen.values()))
             empty = _bare(file.empty(names), names)
             typed_source(text.shown, empty.lazy(), columns)  # refuses wrong types before any data is read
-            rows = pl.concat([empty, *(_bare(batch, names) for batch in file.batches(names))]).lazy()
-        return typed_source(text.shown, rows, columns)
+            batches = list(file.batches(names, coded=[file.schema.names[chosen[role]] for role in ID_ROLES]))
+            if not batches:
+                return typed_source(text.shown, empty.lazy(), columns)
+            with_dictionary = [name for name in names if pa.types.is_dictionary(batches[0].schema.field(name).type)]
+            coded = {name: _coded([batch.column(name) for batch in batches]) for name in with_dictionary}
+            others = [name for name in names if name not in coded]
+            plain = pl.concat([_bare(batch, others) for batch in batches]) if others else pl.DataFrame()
+        rows = with_columns(plain, {name: each.codes for name, each in coded.items()}).lazy()
+        texts = [each.decoded(name) for name, each in coded.items()]
+        source = typed_source(text.shown, rows.with_columns(texts).select(names), columns)
+        return replace(source, coded={role: coded[name] for role, name in source.columns.items() if name in coded})
 
     def sample(self, text: TextFile, dialect: Dialect, rows: int) -> list[SampledColumn]:
         with _open(text) as file:
@@ -58,6 +70,21 @@ def _open(text: TextFile) -> Iterator[tables.Parquet]:
         raise
     except (Exception, pl.exceptions.PanicException) as error:
         raise fault(f"is not a readable Parquet file ({first_line(error)})") from error
+
+
+def _coded(parts: Sequence[pa.DictionaryArray]) -> Coded:
+    """A column whose batches have dictionaries, those of one group of rows the same."""
+    groups = [list(group) for _, group in groupby(parts, lambda part: _identity(part.dictionary))]
+    whole = pa.chunked_array([pa.chunked_array(group).combine_chunks() for group in groups]).combine_chunks()
+    codes, values = pl.Series(whole.indices), pl.Series(whole.dictionary)
+    if codes.null_count():
+        codes, values = codes.fill_null(len(values)), values.append(pl.Series([None], dtype=pl.String))
+    return Coded(codes.cast(pl.UInt32), values)
+
+
+def _identity(array: pa.Array) -> tuple[int, ...]:
+    """What tells an array from all others that are in memory: comparing the strings would take long."""
+    return (array.offset, len(array), *(buffer.address if buffer else 0 for buffer in array.buffers()))
 
 
 def _bare(table: Any, names: list[str]) -> Any:

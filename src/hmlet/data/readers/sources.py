@@ -8,11 +8,11 @@ never matters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,9 @@ import pyarrow as pa
 from hmlet.data.columns import Columns, NamesColumns
 from hmlet.data.dialect import Dialect, Skipping, or_skip
 from hmlet.data.guessing import SampledColumn
-from hmlet.data.interactions import Interactions, Vocabulary, merge
+from hmlet.data.interactions import Interactions, Ints, Vocabulary, merge
 from hmlet.data.readers import FORMATS
+from hmlet.data.readers.coding import Coded, code, ranked, with_columns
 from hmlet.data.readers.format import ID_ROLES, Check, Format, Source, typed_source
 from hmlet.data.readers.times import time_check, time_kind, timestamp
 from hmlet.data.record import FileRead, Provenance
@@ -142,11 +143,11 @@ def _source(
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The checked rows of one source that reach the threshold, and their distinct ids of each role."""
+    """The checked rows of one source that reach the threshold, with ids as their positions in `ids`."""
 
     shown: str  # as in Source
     frame: pl.DataFrame
-    ids: dict[str, pl.Series]
+    ids: dict[str, pl.Series]  # of each role, those that some row has, rarely one of them twice
     read: int  # rows before the threshold
     untyped: frozenset[str]  # as in Source
 
@@ -156,17 +157,20 @@ def _load(
 ) -> _Loaded:
     if skipping.allowed:
         source = _without_bad(source, dialect, skipping)
-    wanted = [pl.col(*ID_ROLES), pl.col("^(user|item)_name$").cast(pl.String)]
+    wanted = [pl.col(role) for role in ID_ROLES if role not in source.coded]
+    wanted.append(pl.col("^(user|item)_name$").cast(pl.String))
     wanted += [_number(source, role, dialect).alias(role) for role in ("rating", "weight") if role in source.columns]
     if "timestamp" in source.columns:
         wanted.append(timestamp(source, time_kinds, dialect))
     if "part" in source.columns:
         wanted.append(_part().alias("part"))
     frame = source.rows.select(wanted).collect(engine="streaming")
+    frame, ids = _used(frame, source.coded)
     _require_all(source, frame)
     if frame.height == 0:
         raise DataError(f"{source.shown} has no rows", "give a file with interactions")
-    ids = _distinct_ids(frame)
+    frame, others = code(frame, [role for role in ID_ROLES if role not in ids])
+    ids |= others
     _require_readable(source, ids)
     for check in _value_checks(source, dialect):
         column = frame[check.role]
@@ -176,12 +180,16 @@ def _load(
     if "rating" in source.columns:
         if min_rating is not None:
             frame = frame.filter(pl.col("rating") >= min_rating)
+            frame, ids = _used(frame, {role: Coded(frame[role], ids[role]) for role in ID_ROLES})
         frame = frame.drop("rating")
-    return _Loaded(source.shown, frame, ids if frame.height == rows else _distinct_ids(frame), rows, source.untyped)
+    return _Loaded(source.shown, frame, ids, rows, source.untyped)
 
 
-def _distinct_ids(frame: pl.DataFrame) -> dict[str, pl.Series]:
-    return {role: frame[role].unique() for role in ID_ROLES}
+def _used(frame: pl.DataFrame, coded: Mapping[str, Coded]) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
+    """The frame with codes in each of these columns, and the values that they stand for, all of them used."""
+    used = {role: each.used() for role, each in coded.items()}
+    codes = {role: each.codes for role, each in used.items()}
+    return with_columns(frame, codes), {role: each.values for role, each in used.items()}
 
 
 def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source:
@@ -235,7 +243,7 @@ def _require_readable(source: Source, ids: dict[str, pl.Series]) -> None:
         whole_numbers = found.dtype != pl.String
         if whole_numbers and "empty" not in check.what:
             continue
-        if found.to_frame().select(check.bad.any()).item():
+        if found.to_frame(check.role).select(check.bad.any()).item():
             raise or_skip(source.first_fault(*check))
 
 
@@ -287,29 +295,15 @@ def _encode(
     """Ids become indices into their sorted vocabularies, and duplicates are merged."""
     for each in loaded:
         _require_same_columns(loaded[0], each)
-    integers = {
-        role: all(role in each.untyped or each.ids[role].dtype == pl.Int64 for each in loaded) for role in ID_ROLES
-    }
-    kinds = {role: {each.ids[role].dtype for each in loaded} for role in ID_ROLES}
-    as_text = [pl.col(role).cast(pl.String) for role in ID_ROLES if kinds[role] != {pl.Int64}]
-    frame = pl.concat([each.frame.with_columns(as_text) for each in loaded])
-    if frame.height == 0:
+    if not any(each.frame.height for each in loaded):
         raise DataError(f"no row has a rating of at least {option('min_rating')}", "lower it")
-    distinct = {role: _united([each.ids[role].cast(frame[role].dtype) for each in loaded]) for role in ID_ROLES}
-    lookup = {role: _sorted_ids(distinct[role], role, files[0], integers[role]) for role in ID_ROLES}
-    columns = [name for name in ("part", "timestamp", "weight") if name in frame.columns]
-    indexed = frame.lazy().select("user", "item", *columns)
-    for role in ID_ROLES:
-        indexed = indexed.join(lookup[role].lazy().select(role, f"{role} index"), on=role).drop(role)
-    arrays = {name: column.to_numpy() for name, column in indexed.collect(engine="streaming").to_dict().items()}
-    found = merge(
-        arrays["user index"],
-        arrays["item index"],
-        arrays.get("part"),
-        arrays.get("timestamp"),
-        lookup["item"].height,
-        arrays.get("weight"),
+    user, item = (_numbered(loaded, role, files[0]) for role in ID_ROLES)
+    given = [name for name in loaded[0].frame.columns if name not in ID_ROLES]
+    columns = {name: pl.concat([each.frame[name] for each in loaded]) for name in given}
+    part, timestamp, weight = (
+        columns[name].to_numpy() if name in columns else None for name in ("part", "timestamp", "weight")
     )
+    found = merge(user.indices, item.indices, part, timestamp, len(item.ids), weight)
     rows, below = sum(file.rows for file in files), sum(file.below_min_rating for file in files)
     provenance = Provenance(
         files=files,
@@ -320,7 +314,8 @@ def _encode(
     )
     if skipped := sum(file.skipped for file in files):
         provenance = provenance.model_copy(update={"skipped": skipped})
-    users, items = (_vocabulary(role, lookup[role], frame) for role in ID_ROLES)
+    users = _vocabulary("user", user, columns.get("user_name"))
+    items = _vocabulary("item", item, columns.get("item_name"))
     interactions = Interactions(found.user, found.item, users, items, found.timestamp, provenance, found.weight)
     return interactions, found.part
 
@@ -336,37 +331,49 @@ def _require_same_columns(one: _Loaded, other: _Loaded) -> None:
                 )
 
 
-def _united(ids: list[pl.Series]) -> pl.Series:
-    """The distinct ids of several sources."""
-    return ids[0] if len(ids) == 1 else pl.concat(ids).unique()
+class _Numbered(NamedTuple):
+    indices: Ints  # of each row's id
+    ids: pl.Series  # the distinct ones, in the order of their indices
 
 
-def _sorted_ids(distinct: pl.Series, role: str, first: FileRead, integers: bool) -> pl.DataFrame:
-    """Each id as its column has it, its final value and its index, sorted by value."""
-    value = distinct
-    if distinct.dtype == pl.String:
-        file = first.file or "the frame"
-        if integers and distinct.str.contains(_WHOLE_FLOAT).all():
+def _numbered(loaded: list[_Loaded], role: str, first: FileRead) -> _Numbered:
+    """The ids of all sources by their order."""
+    own = [each.ids[role] for each in loaded]
+    integers = all(ids.dtype == pl.Int64 for ids in own)
+    ids = pl.concat([each if integers else each.cast(pl.String) for each in own])
+    if all(role in each.untyped or each.ids[role].dtype == pl.Int64 for each in loaded):
+        ids = _as_integers(ids, role, first.file or "the frame")
+    rank, distinct = ranked(ids)
+    if len(distinct) >= 2**31:
+        raise DataError(
+            f"there are {len(distinct)} distinct {role} ids", "hmlet's indices have 31 bits: split the data"
+        )
+    ranks = np.split(rank, np.cumsum([len(each) for each in own])[:-1])
+    indices = [rank[each.frame[role].to_numpy()] for rank, each in zip(ranks, loaded, strict=True)]
+    return _Numbered(np.concatenate(indices), distinct)
+
+
+def _as_integers(ids: pl.Series, role: str, shown: str) -> pl.Series:
+    """Ids as integers if all are integers in plain spelling."""
+    if ids.dtype == pl.String:
+        if ids.str.contains(_WHOLE_FLOAT).all():
             raise DataError(
-                f"{file} has {role} ids such as {distinct.min()}, whole numbers written as floats",
+                f"{shown} has {role} ids such as {ids.min()}, whole numbers written as floats",
                 "write them as integers (missing values turn whole numbers into floats)",
             )
-        if integers and distinct.str.contains(_PLAIN_INTEGER).all():
-            value = distinct.cast(pl.Int64, strict=False)
-            value = distinct if value.null_count() else value
-    ids = pl.DataFrame({role: distinct, "value": value}).sort("value")
-    if ids.height >= 2**31:
-        raise DataError(f"there are {ids.height} distinct {role} ids", "hmlet's indices have 31 bits: split the data")
-    return ids.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias(f"{role} index"))
+        if ids.str.contains(_PLAIN_INTEGER).all():
+            numbers = ids.cast(pl.Int64, strict=False)
+            return ids if numbers.null_count() else numbers
+    return ids
 
 
-def _vocabulary(role: str, ids: pl.DataFrame, frame: pl.DataFrame) -> Vocabulary:
+def _vocabulary(role: str, numbered: _Numbered, name: pl.Series | None) -> Vocabulary:
     names = None
-    if f"{role}_name" in frame.columns:
+    if name is not None:
         # One name per id, independent of the row order: the smallest.
-        named = frame.lazy().group_by(role).agg(pl.col(f"{role}_name").cast(pl.String).min()).collect()
-        names = ids.join(named, on=role, how="left").sort(f"{role} index")[f"{role}_name"]
-    return Vocabulary(role, _plain_array(ids["value"]), None if names is None else _plain_array(names))
+        named = pl.DataFrame({"index": numbered.indices, "name": name}).group_by("index").agg(pl.col("name").min())
+        names = _plain_array(named.sort("index")["name"])
+    return Vocabulary(role, _plain_array(numbered.ids), names)
 
 
 def _plain_array(series: pl.Series) -> Any:
