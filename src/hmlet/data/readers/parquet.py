@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -30,16 +31,17 @@ class Parquet(Format):
         with _open(text) as file:
             chosen = columns.resolve(file.schema.names, text.shown)
             names = list(dict.fromkeys(file.schema.names[at] for at in chosen.values()))
-            empty = _bare(file.empty(names), names)
-            typed_source(text.shown, empty.lazy(), columns)  # refuses wrong types before any data is read
-            batches = list(file.batches(names, coded=[file.schema.names[chosen[role]] for role in ID_ROLES]))
-            if not batches:
-                return typed_source(text.shown, empty.lazy(), columns)
-            with_dictionary = [name for name in names if pa.types.is_dictionary(batches[0].schema.field(name).type)]
-            coded = {name: _coded([batch.column(name) for batch in batches]) for name in with_dictionary}
-            others = [name for name in names if name not in coded]
-            plain = pl.concat([_bare(batch, others) for batch in batches]) if others else pl.DataFrame()
-        rows = with_columns(plain, {name: each.codes for name, each in coded.items()}).lazy()
+            typed_source(
+                text.shown, _bare(file.empty(names), names).lazy(), columns
+            )  # refuses wrong types before any data is read
+            ids = list(dict.fromkeys(file.schema.names[chosen[role]] for role in ID_ROLES))
+            others = [name for name in names if name not in ids]
+            with ThreadPoolExecutor(len(ids)) as pool:  # decoding ids takes most of the time
+                reading = pool.map(lambda name: _ids(file, name), ids)
+                plain = _frame(file, others) if others else pl.DataFrame()
+                found = dict(zip(ids, reading, strict=True))
+        coded = {name: each for name, each in found.items() if isinstance(each, Coded)}
+        rows = with_columns(plain, {name: getattr(each, "codes", each) for name, each in found.items()}).lazy()
         texts = [each.decoded(name) for name, each in coded.items()]
         source = typed_source(text.shown, rows.with_columns(texts).select(names), columns)
         return replace(source, coded={role: coded[name] for role, name in source.columns.items() if name in coded})
@@ -72,11 +74,20 @@ def _open(text: TextFile) -> Iterator[tables.Parquet]:
         raise fault(f"is not a readable Parquet file ({first_line(error)})") from error
 
 
-def _coded(parts: Sequence[pa.DictionaryArray]) -> Coded:
-    """A column whose batches have dictionaries, those of one group of rows the same."""
+def _frame(file: tables.Parquet, names: list[str]) -> pl.DataFrame:
+    """Some columns with their values."""
+    return pl.concat([_bare(batch, names) for batch in (file.empty(names), *file.batches(names))])
+
+
+def _ids(file: tables.Parquet, name: str) -> Coded | pl.Series:
+    """A column of ids, by the dictionaries of a file that has strings: each group of rows has one of its own."""
+    parts = [batch.column(0) for batch in file.batches([name], coded=[name])]
+    if not parts or not pa.types.is_dictionary(parts[0].type):
+        whole = pa.chunked_array(parts, file.empty([name]).schema.field(0).type)
+        return _bare(pa.table({name: whole}), [name])[name]
     groups = [list(group) for _, group in groupby(parts, lambda part: _identity(part.dictionary))]
-    whole = pa.chunked_array([pa.chunked_array(group).combine_chunks() for group in groups]).combine_chunks()
-    codes, values = pl.Series(whole.indices), pl.Series(whole.dictionary)
+    one = pa.chunked_array([pa.chunked_array(group).combine_chunks() for group in groups]).combine_chunks()
+    codes, values = pl.Series(one.indices), pl.Series(one.dictionary)
     if codes.null_count():
         codes, values = codes.fill_null(len(values)), values.append(pl.Series([None], dtype=pl.String))
     return Coded(codes.cast(pl.UInt32), values)
