@@ -251,9 +251,10 @@ def test_the_bound_on_rounding_holds_and_is_tight_enough_to_be_of_use(kind: type
     assert (bound < most).all()  # scores are about 6
 
 
-def test_rough_scores_in_bfloat16_settle_most_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [64, 512])
+def test_rough_scores_in_bfloat16_settle_most_lists(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each would be ranked twice, and more slowly than in float32 alone."""
-    users, items = normal(1, 200, 64), normal(2, 5000, 64)
+    users, items = normal(1, 200, size), normal(2, 40_000, size)
     in_doubt: list[int] = []
     monkeypatch.setattr(
         "hmlet.ranking.top_k._ranked_closely", lambda users, *rest: in_doubt.append(len(users)) or closely(users, *rest)

@@ -21,6 +21,7 @@ from hmlet.system.spelling import option
 
 Indices = npt.NDArray[np.int64]
 NO_ITEM = -1  # fills a row that has fewer than K items left
+MORE = 3  # times as many candidates where as many as usual leave a list in doubt, for as many times fewer users at once
 GROUP = 16  # items that compete in the first of two rounds on CPU
 
 
@@ -51,12 +52,13 @@ def top_k(
     scorer = scorer_of(items)
     scores_BI = scorer.rough(users, room)
     _exclude(scores_BI, seen, allowed_I)
-    return _ranked(users, scorer, scores_BI, min(k, scorer.n_items))
+    k = min(k, scorer.n_items)
+    return _ranked(users, scorer, scores_BI, k, scorer.candidates(k))
 
 
-def _ranked(users: Users, scorer: Scorer[Users], scores_BI: Tensor, k: int) -> Ranked:
+def _ranked(users: Users, scorer: Scorer[Users], scores_BI: Tensor, k: int, candidates: int) -> Ranked:
     """The k best items of each user by their exact scores. The rough ones are -inf where an item is excluded."""
-    candidates = min(scorer.n_items, scorer.candidates(k))
+    candidates = min(scorer.n_items, candidates)
     items_BC = _largest(scores_BI, candidates)
     rough_BC = scores_BI.gather(1, items_BC)
     are_exact = scores_BI.dtype == torch.float64
@@ -68,15 +70,22 @@ def _ranked(users: Users, scorer: Scorer[Users], scores_BI: Tensor, k: int) -> R
     certain_B = (least_B + error_B < ranked.scores_BK[:, -1]) | (least_B == -torch.inf)
     if not certain_B.all():  # NaN, where a number is too large for the type, is not certain either
         missed_M = (~certain_B).nonzero().flatten()
-        again = _ranked_closely(users[missed_M], scorer, scores_BI[missed_M] == -torch.inf, k)
-        ranked.items_BK[missed_M], ranked.scores_BK[missed_M] = again
+        first = candidates == scorer.candidates(k)
+        for part_P in torch.split(missed_M, max(1, len(users) // MORE) if first else len(missed_M)):
+            doubtful, rough_PI = users[part_P], scores_BI[part_P]
+            ranked.items_BK[part_P], ranked.scores_BK[part_P] = (
+                _ranked(doubtful, scorer, rough_PI, k, MORE * candidates)
+                if first
+                else _ranked_closely(doubtful, scorer, rough_PI == -torch.inf, k)
+            )
     return ranked
 
 
 def _ranked_closely(users: Users, scorer: Scorer[Users], excluded_MI: Tensor, k: int) -> Ranked:
     """The k best items of users whom the rough scores leave in doubt: by finer ones, or by exact scores of all."""
     if (finer := scorer.finer) is not None:
-        return _ranked(users, finer, finer.rough(users, None).masked_fill_(excluded_MI, -torch.inf), k)
+        scores_MI = finer.rough(users, None).masked_fill_(excluded_MI, -torch.inf)
+        return _ranked(users, finer, scores_MI, k, finer.candidates(k))
     every_1I = torch.arange(scorer.n_items, device=scorer.device)[None]
     rows = []
     for row, excluded_I in enumerate(excluded_MI):
