@@ -70,7 +70,7 @@ def update(
         skip_bad=skip_bad,
         format=file_format,
         delimiter=delimiter,
-        columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
+        columns=columns or (),
         decimal=decimal,
         day_first=day_first,
         device=device,
