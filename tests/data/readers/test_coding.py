@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmlet.data import Columns
+from hmlet.data.dialect import Skipping
 from hmlet.data.readers.coding import Coded, code, ranked
 from hmlet.data.readers.sources import read
 from hmlet.errors import DataError
@@ -71,6 +72,25 @@ def test_a_missing_id_is_found_by_its_row(tmp_path: Path) -> None:
     path = write(tmp_path / "f.parquet", [[("a", "i"), ("b", "i")], [("a", "j"), (None, "j")]])
     with pytest.raises(DataError, match=r"row 4, column 'user': the user is empty"):
         read([path], Columns())
+
+
+def test_a_row_without_an_id_can_be_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.parquet", [[("a", "i"), (None, "i")], [("a", "j"), ("c", "j")]])
+    skipping = Skipping(allowed=True)
+    found, _ = read([path], Columns(), skipping=skipping)
+    assert list(zip(found.users.ids_at(found.user), found.items.ids_at(found.item), strict=True)) == [
+        ("a", "i"),
+        ("a", "j"),
+        ("c", "j"),
+    ]
+    assert [place for _, place, _ in skipping.rows] == ["row 2"]
+
+
+def test_a_column_of_ids_can_have_the_names_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.parquet", [[("b", "i"), ("a", "j")]])
+    found, _ = read([path], Columns(user_name="user"))
+    assert found.users.names is not None
+    assert found.users.names.to_pylist() == found.users.ids.to_pylist() == ["a", "b"]
 
 
 def test_categories_without_rows_are_no_ids(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Source:
     places: Callable[[Sequence[int]], list[str]]  # where to find rows, counted from 0: "line 3" or "row 2"
     untyped: frozenset[str] = frozenset()  # the id roles whose text is an integer wherever it looks like one
     expected: int | None = None  # the number of rows, if the format knows it
-    coded: Mapping[str, Coded] = field(default_factory=dict)  # the columns of `rows` that the file has in this form
+    coded: Mapping[str, Coded] = field(default_factory=dict)  # the ids that the file has in this form
 
     def first_fault(self, role: str, bad: pl.Expr, what: str, fix: str) -> DataError:
         """The error for the first row for which `bad` holds; `what` may speak of its {value}."""

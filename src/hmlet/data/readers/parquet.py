@@ -44,7 +44,9 @@ class Parquet(Format):
         rows = with_columns(plain, {name: getattr(each, "codes", each) for name, each in found.items()}).lazy()
         texts = [each.decoded(name) for name, each in coded.items()]
         source = typed_source(text.shown, rows.with_columns(texts).select(names), columns)
-        return replace(source, coded={role: coded[name] for role, name in source.columns.items() if name in coded})
+        return replace(
+            source, coded={role: coded[source.columns[role]] for role in ID_ROLES if source.columns[role] in coded}
+        )
 
     def sample(self, text: TextFile, dialect: Dialect, rows: int) -> list[SampledColumn]:
         with _open(text) as file:

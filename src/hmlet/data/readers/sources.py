@@ -205,7 +205,7 @@ def _without_bad(source: Source, dialect: Dialect, skipping: Skipping) -> Source
             reasons = [source.problem(check.role, check.what, value) for value in bad[check.role].to_list()]
             skipping.skip(source.shown, source.places(bad["row number"].to_list()), reasons)
             rows = rows.filter(~check.bad.fill_null(False))
-    return replace(source, rows=rows.drop("row number").lazy(), expected=rows.height)
+    return replace(source, rows=rows.drop("row number").lazy(), expected=rows.height, coded={})
 
 
 def _require_all(source: Source, frame: pl.DataFrame) -> None:
