@@ -31,9 +31,8 @@ class Parquet(Format):
         with _open(text) as file:
             chosen = columns.resolve(file.schema.names, text.shown)
             names = list(dict.fromkeys(file.schema.names[at] for at in chosen.values()))
-            typed_source(
-                text.shown, _bare(file.empty(names), names).lazy(), columns
-            )  # refuses wrong types before any data is read
+            empty = _bare(file.empty(names), names)
+            typed_source(text.shown, empty.lazy(), columns)  # refuses wrong types before any data is read
             ids = list(dict.fromkeys(file.schema.names[chosen[role]] for role in ID_ROLES))
             others = [name for name in names if name not in ids]
             with ThreadPoolExecutor(len(ids)) as pool:  # decoding ids takes most of the time
@@ -41,12 +40,12 @@ class Parquet(Format):
                 plain = _frame(file, others) if others else pl.DataFrame()
                 found = dict(zip(ids, reading, strict=True))
         coded = {name: each for name, each in found.items() if isinstance(each, Coded)}
-        rows = with_columns(plain, {name: getattr(each, "codes", each) for name, each in found.items()}).lazy()
+        given = {name: each.codes if isinstance(each, Coded) else each for name, each in found.items()}
         texts = [each.decoded(name) for name, each in coded.items()]
-        source = typed_source(text.shown, rows.with_columns(texts).select(names), columns)
-        return replace(
-            source, coded={role: coded[source.columns[role]] for role in ID_ROLES if source.columns[role] in coded}
-        )
+        rows = with_columns(plain, given).lazy().with_columns(texts).select(names)
+        source = typed_source(text.shown, rows, columns)
+        own = {role: source.columns[role] for role in ID_ROLES}
+        return replace(source, coded={role: coded[name] for role, name in own.items() if name in coded})
 
     def sample(self, text: TextFile, dialect: Dialect, rows: int) -> list[SampledColumn]:
         with _open(text) as file:
@@ -85,8 +84,7 @@ def _ids(file: tables.Parquet, name: str) -> Coded | pl.Series:
     """A column of ids, by the dictionaries of a file that has strings: each group of rows has one of its own."""
     parts = [batch.column(0) for batch in file.batches([name], coded=[name])]
     if not parts or not pa.types.is_dictionary(parts[0].type):
-        whole = pa.chunked_array(parts, file.empty([name]).schema.field(0).type)
-        return _bare(pa.table({name: whole}), [name])[name]
+        return pl.Series(pa.chunked_array(parts, file.empty([name]).schema.field(0).type))
     groups = [list(group) for _, group in groupby(parts, lambda part: _identity(part.dictionary))]
     one = pa.chunked_array([pa.chunked_array(group).combine_chunks() for group in groups]).combine_chunks()
     codes, values = pl.Series(one.indices), pl.Series(one.dictionary)
