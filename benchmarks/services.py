@@ -111,3 +111,16 @@ def circumstances(*trees: Path) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "commits": [commit(tree) for tree in trees],
     }
+
+
+def differing(found: list[dict[str, Any]], expected: list[dict[str, Any]], tolerance: float) -> str | None:
+    """How two ranked lists differ, if they do: the items of one rank may differ only if their scores tie."""
+    if len(found) != len(expected) or len({each["item"] for each in found}) != len(found):
+        return f"{len({each['item'] for each in found})} items, not {len(expected)}"
+    scores = {each["item"]: each["score"] for each in expected}
+    for rank, (one, other) in enumerate(zip(found, expected, strict=True), 1):
+        last = expected[-1]["score"]  # an item beyond the expected list can only tie with its end
+        for score in (other["score"], scores.get(one["item"], last)):
+            if abs(one["score"] - score) > tolerance * max(abs(score), 1e-3):
+                return f"rank {rank} is {one}, not {other}"
+    return None
