@@ -9,7 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from served import client_of, error_of
+from served import client_of
+from server import error_of
 from starlette.testclient import TestClient
 
 from hmlet.api import Run

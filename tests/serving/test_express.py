@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import uvicorn
 from crowd import post
-from served import BODIES, GIMP, Server, answer_of
+from served import BODIES, GIMP
+from server import Server, answer_of
 from uvicorn.server import ServerState
 
 from hmlet.api import Run
