@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,8 +201,8 @@ def described(document: Json) -> dict[str, set[str]]:
             "default",
         )
         limits = [f"{key}={json.dumps(schema[key])}" for key in kept if key in schema]
-        if "type" in schema:
-            found[name].add(" ".join([json.dumps(schema["type"]).strip('"'), *limits]))
+        if limits or "type" in schema:
+            found[name].add(" ".join([json.dumps(schema.get("type", "")).strip('"'), *limits]).strip())
 
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -279,8 +280,10 @@ def main() -> None:
             print(f"  UNEXPECTED {len(bodies):4} x {each:.300}   e.g. {bodies[0]:.120}")
         print(f"  {len(found['unexpected'])} unexpected", flush=True)
     print("descriptions:")
-    for change, places in found["description"].items():
-        print(f"  {change}\n" + "\n".join(f"      {place}" for place in places))
+    for change, places in sorted(found["description"].items(), key=lambda each: -len(each[1])):
+        print(f"  {change}")
+        for operation, group in groupby(places, lambda place: place.split(" ")[:2]):
+            print(f"      {' '.join(operation)}: {', '.join(' '.join(place.split(' ')[2:]) for place in group)}")
     written("services", circumstances(*trees) | {"runs": result}, options.record)
 
 
