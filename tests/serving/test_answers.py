@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from hmlet.api import Run
 from hmlet.serving.approximate import Approximate
+from hmlet.serving.loaded_run import LoadedRun
 from hmlet.serving.settings import Settings
-from hmlet.serving.state import Served
 
 
 def test_every_user_gets_the_offline_top_n(client: TestClient, run: Run) -> None:
@@ -111,7 +111,7 @@ def test_unknown_ids_are_skipped_with_a_warning(client: TestClient, run: Run, ma
 @pytest.mark.parametrize("query", ["", "lib"])
 @pytest.mark.parametrize("side", ["user", "item"])
 def test_pages_together_are_the_whole_search(client: TestClient, side: str, query: str) -> None:
-    served: Served = client.service.current  # type: ignore[attr-defined]
+    served: LoadedRun = client.service.current  # type: ignore[attr-defined]
     whole, found, offset = served.search(side, query, 10**9), [], "0"
     while offset is not None:
         page = client.get(f"/v1/{side}s", params={"query": query, "limit": 700, "offset": offset})
@@ -190,7 +190,7 @@ def test_the_overview_counts_every_node_and_shows_a_sample(client: TestClient, r
 def test_the_map_tells_the_choice_also_where_its_probability_is_rounded_to_a_half(tmp_path: Path) -> None:
     data = small_data()
     make_run(tmp_path, data, probability=np.full((data.n_users + data.n_items, 2), 0.50001))
-    (node,) = Served(Run.open(tmp_path), tmp_path).overview(1).sample
+    (node,) = LoadedRun(Run.open(tmp_path), tmp_path).overview(1).sample
     assert (node.probability, node.nonlinear, node.class_) == ([0.5, 0.5], [True, True], "FNL")
 
 

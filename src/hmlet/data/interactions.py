@@ -57,6 +57,10 @@ class Vocabulary:
     def __contains__(self, value: object) -> bool:
         return str(value) in self._positions
 
+    def find(self, value: Id) -> int | None:
+        """The index of an external id; None if it is not there."""
+        return self._positions.get(str(value))
+
     def id(self, index: int) -> Id:
         """The external id at an index."""
         value: Id = self.ids[index].as_py()

@@ -25,6 +25,7 @@ from hmlet.recommend.answers import (
     Embeddings,
     Neighbourhoods,
     Neighbours,
+    Recommendation,
     Recommendations,
     ScoredItem,
     ScoredUser,
@@ -59,14 +60,17 @@ class Recommender(FinishedRun):
     ) -> Recommendations:
         """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
         indices = self.data.users.indices(users).astype(np.int64)
-        seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
-        answers = Recommendations([], ranked_schema(self.data, named=True))
-        for block, ranked in rank_blocks(*self.scored, indices, list_length(k), seen, allowed_I):
-            answers += (
-                {"user": user, "items": items}
-                for user, items in zip(self.data.users.ids_at(block.tolist()), self._items(ranked), strict=True)
-            )
-        return answers
+        found = self.lists_of(indices, list_length(k), self.allowed(allow, deny), mask)
+        return Recommendations(found, ranked_schema(self.data, named=True))
+
+    def lists_of(
+        self, users: npt.NDArray[np.int64], k: int, allowed_I: Tensor | None = None, mask: str = KNOWN
+    ) -> list[Recommendation]:
+        """The top-k of users by their indices."""
+        blocks = rank_blocks(*self.scored, users, k, seen_items(self.data, mask), allowed_I)
+        lists = [items for _, ranked in blocks for items in self._items(ranked)]
+        ids = self.data.users.ids_at(users.tolist())
+        return [{"user": user, "items": items} for user, items in zip(ids, lists, strict=True)]
 
     def recommend_new(
         self,
@@ -77,13 +81,19 @@ class Recommender(FinishedRun):
         deny: Iterable[Id] | None = None,
     ) -> Recommendations:
         """The top-k of people the model has never seen, each given by the items it has; these are left out."""
-        lists = [np.unique(self.data.items.indices(each)) for each in item_lists]
-        newcomers = self.fold_in.users(lists)
+        lists = [self.data.items.indices(each).astype(np.int64) for each in item_lists]
+        found = self.lists_of_new(lists, list_length(k), self.allowed(allow, deny))
+        schema = list_schema({"newcomer": pa.int64()}, "item", self.data.items)
+        return Recommendations(({"items": items} for items in found), schema)
+
+    def lists_of_new(
+        self, item_lists: Iterable[npt.NDArray[np.int64]], k: int, allowed_I: Tensor | None = None
+    ) -> list[list[ScoredItem]]:
+        """The top-k of new users, each by the indices of the items it has."""
+        lists = [np.unique(each) for each in item_lists]
         rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
         own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
-        ranked = top_k(newcomers, self.scored[1], list_length(k), own, self.allowed(allow, deny))
-        schema = list_schema({"newcomer": pa.int64()}, "item", self.data.items)
-        return Recommendations(({"items": items} for items in self._items(ranked)), schema)
+        return list(self._items(top_k(self.fold_in.users(lists), self.scored[1], k, own, allowed_I)))
 
     def recommend_all(
         self,

@@ -1,4 +1,4 @@
-"""What only the explorer needs: what its page shows beyond the answers of the service.
+"""What the page of the explorer shows of one run, beyond the answers of the service.
 
 The map and the users worth a look take seconds to compute for a large run. They are computed in a thread of their own
 when the first visitor comes; a service without visitors pays nothing.
@@ -6,22 +6,17 @@ when the first visitor comes; a service without visitors pays nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cached_property
 from threading import Event
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from fastapi import FastAPI, Query, Request, Response
-from pydantic import BaseModel
 
 from hmlet.analysis.cached import cached_layout
 from hmlet.data.interactions import Id
-from hmlet.errors import ConfigError
 from hmlet.graph import Graph, training_graph
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
 from hmlet.ranking.scoring import Histories
@@ -31,15 +26,13 @@ from hmlet.recommend.recommender import Recommender
 from hmlet.recommend.surroundings import paths, reach
 from hmlet.recommend.what_if import what_if
 from hmlet.runs.directory import FACTORS
-from hmlet.serving import explorer_schemas as schemas
-from hmlet.serving.failures import Refusal
-from hmlet.serving.replies import origin
-from hmlet.serving.schemas import ID_LENGTH, ServedData
-from hmlet.serving.service import Service
-from hmlet.serving.state import Served
+from hmlet.serving.endpoints import to_json
+from hmlet.serving.errors import Refusal
+from hmlet.serving.explorer import schemas
+from hmlet.serving.loaded_run import LoadedRun
+from hmlet.serving.schemas import ServedData
 
 MOST_MAPPED = 100_000  # nodes: with more of them the map has a sample, even in degree
-PATIENCE = 3.0  # seconds that a request waits for what is being computed
 SHOWN_NOTABLE = 6
 SHOWN_POPULAR = 12
 SHOWN_SIMILAR = 12
@@ -47,13 +40,12 @@ SHOWN_JOINED = 24
 SHOWN_BETWEEN, SHOWN_FAR = 6, 8
 STEPS = 4  # as far as four layers see
 DEPTH = 200  # ranks that a "what if" knows of
-IdText = Annotated[str, Query(max_length=ID_LENGTH)]
 
 
 class View:
     """What the explorer knows of one served run; slow parts are computed once, in the thread of the explorer."""
 
-    def __init__(self, served: Served, submit: Callable[[Callable[[], bytes]], Future[bytes]]) -> None:
+    def __init__(self, served: LoadedRun, submit: Callable[[Callable[[], bytes]], Future[bytes]]) -> None:
         self.served, self.data = served, served.data
         self._submit, self._running = submit, dict[str, Future[bytes]]()
 
@@ -66,7 +58,7 @@ class View:
             gated_layers=list(self.served.run.choices.layers) if self.served.run.choices else [],
             mapped=self.mapped,
             held_out=data.count("valid") + data.count("test") > 0,
-            compared=[schemas.ComparedRun(name=_name(run), model=run.record.model) for run in others],
+            compared=[schemas.ComparedRun(name=name_of(run), model=run.record.model) for run in others],
         )
 
     @property
@@ -113,7 +105,7 @@ class View:
             typical=users(found.most_typical(SHOWN_NOTABLE)),
             popular=[self.near("item", at) for at in popular],
         )
-        return answer.model_dump_json().encode()
+        return to_json(answer)
 
     # -- the map --------------------------------------------------------------------------------------------------
 
@@ -161,7 +153,7 @@ class View:
                 for at, layer in enumerate(chosen.layers)
             ],
         )
-        return answer.model_dump_json().encode()
+        return to_json(answer)
 
     def labels(self) -> bytes:
         n_users, nodes = self.data.n_users, self.mapped_nodes
@@ -171,7 +163,7 @@ class View:
         if any(each is not None for each in names):
             joined = [*(names[0] or [None] * len(users)), *(names[1] or [None] * len(items))]
         ids = [*self.data.users.ids_at(users), *self.data.items.ids_at(items)]
-        return schemas.Labels(ids=ids, names=joined).model_dump_json().encode()
+        return to_json(schemas.Labels(ids=ids, names=joined))
 
     # -- a user or an item ----------------------------------------------------------------------------------------
 
@@ -262,144 +254,11 @@ class View:
                 for item, score in pairs
                 if item != NO_ITEM
             ]
-            lists.append(schemas.RunList(name=_name(run), model=run.record.model, items=judged))
+            lists.append(schemas.RunList(name=name_of(run), model=run.record.model, items=judged))
         return schemas.SideBySide(
             user=data.users.id(user), name=data.users.name(user), held_out=len(held_out), runs=lists
         )
 
 
-class Explorer:
-    """The view of the run that is served, the runs to compare with, and a thread for slow work."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.others = [service.shelf.opener(path) for path in service.settings.compare]
-        own = service.current.run.record.data
-        for run in self.others:
-            if run.record.data.fingerprint != own.fingerprint:
-                raise ConfigError(
-                    f"{run.directory.path} was trained on other data ({run.record.data.name}) than the served run",
-                    f"compare with a run of {own.name}",
-                )
-            run.scored  # noqa: B018 (read now: what is wrong with a file shows before the service listens)
-        self._view: View | None = None
-
-    def open(self) -> None:
-        self._thread, self._stop = ThreadPoolExecutor(1, "explorer"), Event()
-        self._view = None
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def view(self) -> View:
-        """The view of the run that is served now."""
-        served = self.service.current
-        if self._view is None or self._view.served is not served:
-            self._view = View(served, self._thread.submit)
-        return self._view
-
-    def comparable(self, served: Served) -> list[Recommender]:
-        """The other runs, as far as they are of the same data: another run may have been swapped in."""
-        fingerprint = served.run.record.data.fingerprint
-        return [run for run in self.others if run.record.data.fingerprint == fingerprint]
-
-    def start_of(self, view: View) -> Future[bytes]:
-        return view.prepared("start", view.start)
-
-    def plane_of(self, view: View) -> Future[bytes]:
-        if not view.mapped:
-            raise Refusal(404, f"{view.served.run.record.model} has no embeddings to map", "serve another model")
-        stop = self._stop
-        return view.prepared("plane", lambda: view.plane(stop))
-
-    async def ready(self, future: Future[bytes], what: str, served: Served) -> Response:
-        """A prepared answer, or 202 if it is still being computed."""
-        try:
-            content = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), PATIENCE)
-        except TimeoutError:
-            waiting = schemas.Preparing(preparing=what).model_dump_json()
-            return Response(waiting, 202, {"retry-after": "1"}, "application/json")
-        return Response(content, media_type="application/json", headers=origin(served))
-
-
-def _name(run: Recommender) -> str:
+def name_of(run: Recommender) -> str:
     return run.directory.path.resolve().name
-
-
-def _answer(value: BaseModel, served: Served) -> Response:
-    return Response(value.model_dump_json(), media_type="application/json", headers=origin(served))
-
-
-def add_explorer(app: FastAPI, service: Service) -> Explorer:
-    """Add the explorer's routes to the service; the caller opens and closes what is returned.
-
-    The routes are not in the description of the service: they may change with the page.
-    """
-    explorer = Explorer(service)
-    _add_lists(app, explorer)
-    _add_views(app, explorer)
-    return explorer
-
-
-def _add_views(app: FastAPI, explorer: Explorer) -> None:
-    compute = explorer.service.compute
-
-    @app.get("/v1/explore", response_model=schemas.About, include_in_schema=False)
-    async def about() -> Response:
-        """What the explorer can show. Whoever asks may look further, so the slow parts are begun."""
-        view = explorer.view()
-        answer = await compute(lambda: view.about(explorer.comparable(view.served)))
-        explorer.start_of(view)
-        if view.mapped:
-            explorer.plane_of(view)
-        return _answer(answer, view.served)
-
-    @app.get("/v1/explore/start", response_model=schemas.Start, include_in_schema=False)
-    async def start(connection: Request) -> Response:
-        """Users worth a look."""
-        view = explorer.view()
-        connection.scope["leave"]()
-        return await explorer.ready(explorer.start_of(view), "the choice of users", view.served)
-
-    @app.get("/v1/explore/map", response_model=schemas.Plane, include_in_schema=False)
-    async def plane(connection: Request) -> Response:
-        """The map of the embeddings."""
-        view = explorer.view()
-        connection.scope["leave"]()
-        return await explorer.ready(explorer.plane_of(view), "the map", view.served)
-
-    @app.get("/v1/explore/labels", response_model=schemas.Labels, include_in_schema=False)
-    async def labels(connection: Request) -> Response:
-        """The ids and names of the map's nodes."""
-        view = explorer.view()
-        connection.scope["leave"]()
-        return await explorer.ready(view.prepared("labels", view.labels), "the list of names", view.served)
-
-    @app.get("/v1/explore/{side}", response_model=schemas.NodePage, include_in_schema=False)
-    async def node(side: schemas.Side, id: IdText) -> Response:
-        """A user or an item: its popularity, what is like it, what it is joined to, and how it is reached."""
-        view = explorer.view()
-        view.served.check_known(side, [id])
-        return _answer(await compute(lambda: view.node(side, id)), view.served)
-
-
-def _add_lists(app: FastAPI, explorer: Explorer) -> None:
-    compute = explorer.service.compute
-
-    @app.post("/v1/explore/what-if", response_model=schemas.Moves, include_in_schema=False)
-    async def moved(request: schemas.WhatIf) -> Response:
-        """The list of a user or a newcomer after a change of their items, and how it has moved."""
-        view = explorer.view()
-        view.served.check_known("item", [*request.items, *request.add, *request.without])
-        if request.user is not None:
-            view.served.check_known("user", [request.user])
-        return _answer(await compute(lambda: view.moves(request)), view.served)
-
-    @app.get("/v1/explore/compare", response_model=schemas.SideBySide, include_in_schema=False)
-    async def compared(user: IdText, k: Annotated[int, Query(ge=1, le=100)] = 20) -> Response:
-        """The lists of all runs for one user, with the held-out items that they hit."""
-        view = explorer.view()
-        view.served.check_known("user", [user])
-        others = explorer.comparable(view.served)
-        return _answer(await compute(lambda: view.side_by_side(user, others, k)), view.served)

@@ -1,26 +1,29 @@
-"""The runs that are served: loaded before the first request sees them, warm soon after, and swapped as one object."""
+"""The run that is served: loaded and proved before a request sees it, and swapped as one object."""
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
+from torch import Tensor
 
 from hmlet.analysis.gates import class_size, gate_share
-from hmlet.data import Csr, Vocabulary
+from hmlet.data import Csr, Dataset, Vocabulary
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError, HmletError, RunError
 from hmlet.ranking.evaluation import KNOWN, seen_items
 from hmlet.ranking.scoring import Histories
+from hmlet.ranking.top_k import allowed_items
 from hmlet.recommend.answers import Recommendation, SimilarItems, scored_items
 from hmlet.recommend.explanation import Explanation
 from hmlet.recommend.recommender import Recommender
@@ -28,28 +31,25 @@ from hmlet.runs.choices import CLASSES, Choices
 from hmlet.runs.directory import FACTORS
 from hmlet.serving import schemas
 from hmlet.serving.approximate import Approximate
-from hmlet.serving.failures import Refusal
+from hmlet.serving.errors import Refusal
+from hmlet.system.files import replacing
 from hmlet.version import VERSION
 
-Opener = Callable[[Path], Recommender]
-Entry = dict[str, int | str | None]  # a node as JSON: its id under "user" or "item", and what is told of it
+Indices = npt.NDArray[np.int64]
+Entry = dict[str, int | str | None]  # a node as JSON: its id under "user" or "item", its name, its degree
 SIMILAR_TOGETHER = 32  # items: their scores of all items are in memory at once
+EXACT_IN_JAVASCRIPT = 2**53 - 1
+TIMED_USERS = 16  # ranked at the start, to know how long one takes
 
 
-class Filter(NamedTuple):
-    """Which items may be recommended: those of `allow` (all without it) that are not of `deny`."""
-
-    allow: tuple[Id, ...] | None = None
-    deny: tuple[Id, ...] | None = None
-
-
-EVERYTHING = Filter()
-
-
-class Served:
+class LoadedRun:
     """One run and what the service answers from it."""
 
-    def __init__(self, run: Recommender, path: Path, *, approximate: bool = False) -> None:
+    def __init__(self, run: Recommender, path: Path, *, approximate: bool = False, shared: Path | None = None) -> None:
+        """Make a run ready; `shared` is a directory through which several processes map one copy of its embeddings."""
+        if shared is not None and run.directory.item_weights() is None:
+            run.factors = tuple(map(_mapped, run.factors, _shared_files(run, shared)))  # type: ignore[assignment]
+        run.data = _with_ids_for_javascript(run.data)
         self.run, self.path, self.data = run, path, run.data
         files = run.record.files
         learned = files.get(FACTORS) or files.get("model.safetensors")
@@ -59,8 +59,18 @@ class Served:
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
         # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
-        self._prove("a recommendation", lambda: self.recommend([self.data.users.id(0)], 1))
+        self._prove("a recommendation", lambda: self.recommend(np.zeros(1, np.int64), 1))
         self._prove("a look at its items", lambda: self.data.items.indices([self.data.items.id(0)]).tolist())
+        self.seconds_per_user = self._seconds_per_user()
+
+    def _seconds_per_user(self) -> float:
+        """How long ranking takes, for each of a group of users."""
+        users, times = np.arange(min(TIMED_USERS, self.data.n_users)), []
+        for _ in range(3):
+            start = time.perf_counter()
+            self.recommend(users, 20)
+            times.append(time.perf_counter() - start)
+        return min(times) / len(users)
 
     def warm(self) -> None:
         """Ask one question of each kind. Later ones find what they need ready, and a run that cannot answer shows here.
@@ -70,13 +80,13 @@ class Served:
         popular = self.data.items.id(int(self.degrees["item"].argmax()))
         users, items = ([each.id(0), each.id(len(each) - 1)] for each in (self.data.users, self.data.items))
         questions: dict[str, Callable[[], object]] = {
-            "a recommendation": lambda: self.recommend(users, 1),
-            "a newcomer": lambda: self.recommend_new([popular], 1),
+            "a recommendation": lambda: self.recommend(np.array([0, self.data.n_users - 1]), 1),
+            "a new user": lambda: self.run.recommend_new([[popular]], 1),
             "similar items": lambda: self.similar([popular], 1),
             "an explanation": lambda: [self.explain(user, item) for user, item in zip(users, items, strict=True)],
-            "a search": lambda: [self.search("user", "", 1), self.search("item", "", 1), self.history(users[0], 1)],
-            "the gate map": lambda: self.overview(1).model_dump(),
-            "its description": lambda: [self.describe().model_dump(), self.name.encode("ascii").decode()],
+            "a search": lambda: [self.search("user", "", 1), self.search("item", "", 1), self.history(0, 1)],
+            "the gate map": lambda: self.overview(1),
+            "its description": lambda: [self.describe(), self.name.encode("ascii").decode()],
         }
         for question, ask in questions.items():
             self._prove(question, ask)
@@ -85,32 +95,32 @@ class Served:
         """Raise a RunError unless the run has an answer that JSON can carry; a run may say that it lacks a feature."""
         try:
             with suppress(ConfigError):
-                json.dumps(ask(), ensure_ascii=False, allow_nan=False).encode("utf-8")
+                msgspec.json.encode(ask())
         except HmletError:
             raise
         except Exception as error:
             raise RunError(f"{self.path} cannot answer {question} ({error!r:.200})", "train it again") from error
 
+    def remove_shared(self, shared: Path) -> None:
+        """Remove the copy of the embeddings that other processes mapped, and keep until they close it."""
+        for file in _shared_files(self.run, shared):
+            file.unlink(missing_ok=True)
+
     # -- answers --------------------------------------------------------------------------------------------------
 
-    def recommend(self, users: Sequence[Id], k: int, among: Filter = EVERYTHING) -> list[Recommendation]:
+    def recommend(self, users: Indices, k: int, allowed_I: Tensor | None = None) -> list[Recommendation]:
         """The top-k of each user: the offline answer, or the approximate one if the service was started for that.
 
         Filtered lists are always exact: an index proposes items without knowing the filter.
         """
-        if self.approximate is None or among != EVERYTHING:
-            return self.run.recommend(users, k, KNOWN, allow=among.allow, deny=among.deny)
-        answers: list[Recommendation] = []
-        for user in users:
-            index = int(self.data.users.indices([user])[0])
-            items, scores = self.approximate.top_k(index, k)
-            scored = scored_items(self.data.items, items, scores)
-            answers.append({"user": self.data.users.id(index), "items": scored})
-        return answers
-
-    def recommend_new(self, items: Sequence[Id], k: int, among: Filter = EVERYTHING) -> list[Recommendation]:
-        """The top-k of someone who has these items and whom the model has never seen."""
-        return self.run.recommend_new([items], k, allow=among.allow, deny=among.deny)
+        if self.approximate is None or allowed_I is not None:
+            return self.run.lists_of(users, k, allowed_I)
+        ids = self.data.users.ids_at(users.tolist())
+        found = [self.approximate.top_k(user, k) for user in users.tolist()]
+        return [
+            {"user": user, "items": scored_items(self.data.items, items, scores)}
+            for user, (items, scores) in zip(ids, found, strict=True)
+        ]
 
     def similar(self, items: Sequence[Id], k: int) -> list[SimilarItems]:
         """The items most like each of these."""
@@ -120,28 +130,26 @@ class Served:
     def explain(self, user: Id, item: Id) -> Explanation:
         return self.run.explain(user, item)
 
-    def check_known(self, side: str, ids: Sequence[Id]) -> None:
-        """Refuse ids that the run does not have, without the costly search for similar ones that the library does."""
-        self.known(side, ids, None)
-
-    def known(self, side: str, ids: Iterable[Id], warnings: list[str] | None) -> list[Id]:
-        """The ids that the run has. Others are added to the warnings; without a list for these, they are refused."""
+    def known(self, side: str, ids: Iterable[Id], warnings: dict[str, None] | None = None) -> list[int]:
+        """The indices of ids. Unknown ids are added to the warnings; without a place for these, they are refused."""
         vocabulary, found = self.vocabulary(side), []
         for value in ids:
-            if value in vocabulary:
-                found.append(value)
+            index = vocabulary.find(value)
+            if index is not None:
+                found.append(index)
                 continue
             unknown = f"{side} {str(value)[:100]!r} is not in the data set"
             if warnings is None:
                 raise Refusal(404, unknown, f"look it up with GET /v1/{side}s", "unknown-id")
-            if unknown not in warnings:
-                warnings.append(unknown)
+            warnings[unknown] = None
         return found
 
-    def filter(self, allow: Sequence[Id] | None, deny: Sequence[Id] | None, warnings: list[str] | None) -> Filter:
-        """A filter with the ids that the run has; see `known`."""
-        lists = (None if ids is None else tuple(self.known("item", ids, warnings)) for ids in (allow, deny))
-        return Filter(*lists)
+    def allowed(
+        self, allow: Sequence[Id] | None, deny: Sequence[Id] | None, warnings: dict[str, None] | None
+    ) -> Tensor | None:
+        """Which items a filter lets through; None without a filter."""
+        known = (None if ids is None else self.known("item", ids, warnings) for ids in (allow, deny))
+        return allowed_items(self.data.n_items, *(None if ids is None else np.array(ids, np.int64) for ids in known))
 
     # -- looking around -------------------------------------------------------------------------------------------
 
@@ -175,10 +183,9 @@ class Served:
     def _searchable(self) -> dict[str, pa.Array]:
         return {side: self.vocabulary(side).ids.cast(pa.string()) for side in ("user", "item")}
 
-    def history(self, user: Id, limit: int) -> list[Entry]:
+    def history(self, user: int, limit: int) -> list[Entry]:
         """The items that a user has, in index order."""
-        row = self.seen.row(int(self.data.users.indices([user])[0]))[:limit]
-        return [self.entry("item", int(item)) for item in row]
+        return [self.entry("item", int(item)) for item in self.seen.row(user)[:limit]]
 
     @cached_property
     def degrees(self) -> dict[str, npt.NDArray[np.int64]]:
@@ -227,6 +234,7 @@ class Served:
             run=self.name,
             model=record.model,
             data=schemas.ServedData(name=record.data.name, users=self.data.n_users, items=self.data.n_items),
+            ids=schemas.Ids(user=_kind(self.data.users), item=_kind(self.data.items)),
             factor_size=None if isinstance(self.run.scored[0], Histories) else int(self.run.factors[0].shape[1]),
             valid=None if record.valid is None else dict(record.valid),
             versions={"service": VERSION, "trained_with": record.versions.hmlet},
@@ -235,61 +243,35 @@ class Served:
         )
 
 
-class Lineup(NamedTuple):
-    """The runs that one request is answered from: one, or two that share the users between them."""
-
-    runs: dict[schemas.Arm, Served]
-    share: float  # of users whom arm b answers
-
-    def arm(self, *who: Id) -> schemas.Arm:
-        """The arm of a user, or of a newcomer by their items: the same one at every request and in every process."""
-        if len(self.runs) == 1:
-            return "a"
-        key = "\0".join(sorted(set(map(str, who)))).encode("utf-8", "surrogatepass")
-        return "b" if int.from_bytes(sha256(key).digest()[:8]) < self.share * 2**64 else "a"
-
-    def describe(self) -> schemas.Served:
-        """What is served: the run of arm a, and what each arm is if there are two."""
-        described = self.runs["a"].describe()
-        if len(self.runs) == 1:
-            return described
-        shares = {"a": 1 - self.share, "b": self.share}
-        described.arms = [
-            schemas.ServedArm(arm=arm, run=each.name, model=each.run.record.model, share=shares[arm])
-            for arm, each in self.runs.items()
-        ]
-        return described
+def _shared_files(run: Recommender, shared: Path) -> list[Path]:
+    checksum = run.record.files[FACTORS][0]
+    return [shared / f"{checksum}-{side}.npy" for side in ("users", "items")]
 
 
-class Shelf:
-    """Holds the runs that are served. A request takes the `lineup` once; a swap replaces a run for later ones.
+def _mapped(embeddings: Tensor, file: Path) -> Tensor:
+    """The same numbers, as pages of a file that all processes share."""
+    if not file.exists():
+        with replacing(file, RunError) as temporary, temporary.open("wb") as opened:
+            np.save(opened, embeddings.numpy())
+    return torch.from_numpy(np.load(file, mmap_mode="c"))  # copied page by page if written to, which nothing does
 
-    `other` is the run of arm b, which answers a `share` of the users.
-    """
 
-    def __init__(
-        self, opener: Opener, path: Path, *, approximate: bool = False, other: Path | None = None, share: float = 0.0
-    ) -> None:
-        self.opener, self._approximate = opener, approximate
-        self.share = share
-        self.runs: dict[schemas.Arm, Served] = {"a": self._open(path)}
-        if other is not None:
-            self.runs["b"] = self._open(other)
+def _kind(vocabulary: Vocabulary) -> schemas.Kind:
+    return "number" if pa.types.is_integer(vocabulary.ids.type) else "string"
 
-    @property
-    def current(self) -> Served:
-        """The run of arm a, which answers everything that is not about a user."""
-        return self.runs["a"]
 
-    @property
-    def lineup(self) -> Lineup:
-        return Lineup(dict(self.runs), self.share)
+def _with_ids_for_javascript(data: Dataset) -> Dataset:
+    """The data set with strings for the ids of a side on which a number is too large for JavaScript to keep."""
+    exact = copy(data)
+    exact.users, exact.items = map(_for_javascript, (data.users, data.items))
+    return exact
 
-    def _open(self, path: Path) -> Served:
-        return Served(self.opener(path), path, approximate=self._approximate)
 
-    def load(self, path: Path | None = None, arm: schemas.Arm = "a") -> Served:
-        """Another run, or the same directory read again. It has answered one question of each kind, and waits."""
-        served = self._open(path or self.runs[arm].path)
-        served.warm()
-        return served
+def _for_javascript(vocabulary: Vocabulary) -> Vocabulary:
+    ids = vocabulary.ids
+    if _kind(vocabulary) == "string" or not len(ids):
+        return vocabulary
+    least, most = (value.as_py() for value in pc.min_max(ids).values())
+    if least >= -EXACT_IN_JAVASCRIPT and most <= EXACT_IN_JAVASCRIPT:
+        return vocabulary
+    return Vocabulary(vocabulary.kind, ids.cast(pa.string()), vocabulary.names)

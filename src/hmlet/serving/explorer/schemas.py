@@ -1,31 +1,32 @@
-"""What the explorer asks and is told. The map has an entry per node in each list, users first."""
+"""Requests and answers of the explorer. The map has an entry per node in each list, users first."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from msgspec import Meta, Struct, field
 
-from hmlet.serving.schemas import Id, ServedData
+from hmlet.serving.schemas import Id, IdText, Request, ServedData
 
 Side = Literal["user", "item"]
 MOST_CHANGED = 200  # items of one "what if"
+Changed = Annotated[list[Id], Meta(max_length=MOST_CHANGED)]
 
 
-class Preparing(BaseModel):
+class Preparing(Struct, kw_only=True):
     """What is still being computed."""
 
     preparing: str
 
 
-class ComparedRun(BaseModel):
+class ComparedRun(Struct, kw_only=True):
     """A run that the lists of the served one can be held against."""
 
     name: str
     model: str
 
 
-class About(BaseModel):
+class About(Struct, kw_only=True):
     """What the explorer can show of the served run."""
 
     run: str
@@ -37,7 +38,7 @@ class About(BaseModel):
     compared: list[ComparedRun]
 
 
-class NotableUser(BaseModel):
+class NotableUser(Struct, kw_only=True):
     user: int | str
     name: str | None = None
     degree: int
@@ -46,7 +47,7 @@ class NotableUser(BaseModel):
     usual: float
 
 
-class Start(BaseModel):
+class Start(Struct, kw_only=True):
     """Users worth a look, and the items that most users have. `users` says how many users were looked at."""
 
     users: int
@@ -57,7 +58,7 @@ class Start(BaseModel):
     popular: list[Near]
 
 
-class Near(BaseModel):
+class Near(Struct, kw_only=True):
     """A node beside another: how similar it is, or how strongly two steps join them."""
 
     id: int | str
@@ -66,7 +67,7 @@ class Near(BaseModel):
     score: float | None = None
 
 
-class NodePaths(BaseModel):
+class NodePaths(Struct, kw_only=True):
     """The strongest two-step paths; `joined` has positions in `between` and `far`."""
 
     between: list[Near]
@@ -74,13 +75,13 @@ class NodePaths(BaseModel):
     joined: list[tuple[int, int]]
 
 
-class GateAt(BaseModel):
+class GateAt(Struct, kw_only=True):
     layer: int
     probability: float  # of the non-linear branch
     nonlinear: bool
 
 
-class NodePage(BaseModel):
+class NodePage(Struct, kw_only=True):
     """A user or an item: how popular it is, what is like it, what it is joined to, and what its gates chose."""
 
     side: Side
@@ -96,21 +97,21 @@ class NodePage(BaseModel):
     gates: list[GateAt]
 
 
-class Cluster(BaseModel):
+class Cluster(Struct, kw_only=True):
     """A cluster, described by its most popular items."""
 
     nodes: int
     items: list[int | str]
 
 
-class Gate(BaseModel):
+class Gate(Struct, kw_only=True):
     """A gated layer: the probability of the non-linear branch in percent, by node."""
 
     layer: int
     percent: list[int]
 
 
-class Plane(BaseModel):
+class Plane(Struct, kw_only=True):
     """The map: places from 0 to 65,535, training interactions and clusters, by node."""
 
     users: int
@@ -123,33 +124,41 @@ class Plane(BaseModel):
     gates: list[Gate]
 
 
-class Labels(BaseModel):
+class Labels(Struct, kw_only=True):
     """The ids of the map's nodes, and their names where there are any."""
 
     ids: list[int | str]
     names: list[str | None] | None
 
 
-class WhatIf(BaseModel):
-    """A user or the items of a newcomer, and the items to add and to take away."""
+class WhatIf(Request):
+    """A user or the items of a new user, and the items to add and to take away."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"user": "gimp", "add": ["libc6"], "k": 5}]}
-    )
     user: Id | None = None
-    items: Annotated[list[Id], Field(max_length=MOST_CHANGED)] = []
-    add: Annotated[list[Id], Field(max_length=MOST_CHANGED)] = []
-    without: Annotated[list[Id], Field(max_length=MOST_CHANGED)] = []
-    k: Annotated[int, Field(ge=1, le=100)] = 20
+    items: Changed = field(default_factory=list)
+    add: Changed = field(default_factory=list)
+    without: Changed = field(default_factory=list)
+    k: Annotated[int, Meta(ge=1, le=100)] = 20
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> WhatIf:
+    def __post_init__(self) -> None:
         if (self.user is None) == (not self.items):
-            raise ValueError('A request has either a "user", whom the model knows, or the "items" of a newcomer')
-        return self
+            raise ValueError('a request has either a "user", whom the model knows, or the "items" of a new user')
 
 
-class MovedItem(BaseModel):
+class OfNode(Struct):
+    """A user or an item."""
+
+    id: IdText
+
+
+class OfUser(Struct):
+    """A user, and the length of the lists to compare."""
+
+    user: IdText
+    k: Annotated[int, Meta(ge=1, le=100)] = 20
+
+
+class MovedItem(Struct, kw_only=True):
     """An item of the new list, and its old rank; None: it was not among the first 200."""
 
     item: int | str
@@ -158,7 +167,7 @@ class MovedItem(BaseModel):
     was: int | None
 
 
-class LeftItem(BaseModel):
+class LeftItem(Struct, kw_only=True):
     """An item of the old list that is not in the new one, and its new rank."""
 
     item: int | str
@@ -167,31 +176,28 @@ class LeftItem(BaseModel):
     now: int | None
 
 
-class Moves(BaseModel):
+class Moves(Struct, kw_only=True):
     items: list[MovedItem]
     left: list[LeftItem]
 
 
-class JudgedItem(BaseModel):
+class JudgedItem(Struct, kw_only=True):
     item: int | str
     name: str | None = None
     score: float
     hit: bool
 
 
-class RunList(BaseModel):
+class RunList(Struct, kw_only=True):
     name: str
     model: str
     items: list[JudgedItem]
 
 
-class SideBySide(BaseModel):
+class SideBySide(Struct, kw_only=True):
     """Each run's list for one user, without the training items; hits are items that the user has beyond those."""
 
     user: int | str
     name: str | None = None
     held_out: int
     runs: list[RunList]
-
-
-Start.model_rebuild()

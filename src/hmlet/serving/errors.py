@@ -1,9 +1,11 @@
-"""The one error shape: {"error": {"code", "message", "hint"}}, for every status there is."""
+"""The one error shape, for every status: {"error": {"code", "message", "hint"}}."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
 
 from hmlet.errors import HmletError
 
@@ -21,7 +23,8 @@ STATUS_CODES = {  # the code of an error that has none of its own
     500: "internal",
     503: "unavailable",
 }
-_STATUS_OF_CODE = {"unknown-id": 404, "run": 503}  # other mistakes are in the request itself: 422
+_STATUS_OF_CODE = {"unknown-id": 404, "run": 503}  # other errors of the library are in the request itself: 422
+CLOSE = {"connection": "close"}
 
 
 class Refusal(HmletError):
@@ -36,21 +39,23 @@ class Refusal(HmletError):
         self.headers = dict(headers or {})
 
 
-def refusal(error: HmletError) -> Refusal:
-    """What the service makes of an error of the library."""
+def refusal(error: BaseException) -> Refusal:
+    """The answer to any error: one of the service, of the router, of the library, or an internal one."""
     if isinstance(error, Refusal):
         return error
-    return Refusal(_STATUS_OF_CODE.get(error.code, 422), error.message, error.hint, error.code)
+    if isinstance(error, HTTPException):
+        hint = "GET /openapi.json lists every path and method"
+        return Refusal(error.status_code, str(error.detail), hint, headers=error.headers)
+    if isinstance(error, HmletError):
+        return Refusal(_STATUS_OF_CODE.get(error.code, 422), error.message, error.hint, error.code)
+    return Refusal(500, "internal error", "report it with the log lines of this x-request-id")
 
 
-def overloaded(message: str, headers: Mapping[str, str] | None = None) -> Refusal:
+def overloaded(message: str) -> Refusal:
     """A refusal that says when to come back."""
-    return Refusal(503, message, "try again in a second", "overloaded", {"retry-after": "1", **(headers or {})})
+    return Refusal(503, message, "try again in a second", "overloaded", {"retry-after": "1"})
 
 
 def shape(error: HmletError) -> bytes:
-    """The error as JSON, in ASCII: what a client sent may come back in it, and need not be valid Unicode."""
+    """The error as JSON, in ASCII: it may quote what a client sent, which need not be valid Unicode."""
     return json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}).encode("ascii")
-
-
-BUG = Refusal(500, "this is a bug of hmlet", "report it with the log lines of this x-request-id")
