@@ -3,7 +3,6 @@
 The map is panned and zoomed once per animation frame, with every node drawn. A page is opened in a fresh browser
 context, so nothing is cached.
 
-    python benchmarks/bench_explorer.py                       a Gowalla-sized run is trained for one step first
     python benchmarks/bench_explorer.py --run RUN --json
 """
 
@@ -13,14 +12,13 @@ import argparse
 import os
 import shutil
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench_serve import Server, train
 from harness import hardware, parsed, publish
 from playwright.sync_api import Browser, sync_playwright
+from services import Service
 
 TARGETS = {"frames_per_second": 30.0, "first_paint_seconds": 1.0}
 SIZE = {"width": 1400, "height": 900}
@@ -79,23 +77,18 @@ def measure(browser: Browser, url: str, frames: int, repeats: int) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, help="a finished run; else one is trained")
-    parser.add_argument("--dataset", default="gowalla")
-    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--run", type=Path, required=True, help="a finished run")
     parser.add_argument("--frames", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=5)
     options = parsed(parser)
-    with tempfile.TemporaryDirectory() as directory, sync_playwright() as engine:
-        run = options.run or Path(directory, "run")
-        if options.run is None:
-            train(options.dataset, options.dim, run)
-        server = Server(run)
+    with sync_playwright() as engine:
+        service = Service.hmlet(options.run)
         browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         try:
-            found = measure(browser, f"http://127.0.0.1:{server.port}", options.frames, options.repeats)
+            found = measure(browser, service.url, options.frames, options.repeats)
         finally:
             browser.close()
-            server.stop()
+            service.stop()
     met = {
         "frames_per_second": found["frames_per_second"] >= TARGETS["frames_per_second"],
         "first_paint_seconds": found["first_paint_seconds"] <= TARGETS["first_paint_seconds"],

@@ -13,8 +13,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 CORE = (
-    "torch", "numpy", "scipy", "pyarrow", "polars", "safetensors", "msgspec", "pydantic", "typer", "rich", "platformdirs"
-)  # fmt: skip
+    *("torch", "numpy", "scipy", "pyarrow", "polars"),
+    *("safetensors", "msgspec", "pydantic", "typer", "rich", "platformdirs"),
+)
 
 # Python runs a module of this name at its start, in child processes too.
 SITECUSTOMIZE = """\

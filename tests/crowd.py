@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from served import Server
+from server import Server
 
 HEAD = b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ORDINARY, MISBEHAVING = (Path(__file__).with_name(name) for name in ("ordinary.py", "misbehaving.py"))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from served import SMALL, Server
+from served import SMALL
+from server import Server
 
 from hmlet.api import Run, fit
 from hmlet.config import resolve

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import Server
+from server import Server
 
 from hmlet.api import Run
 

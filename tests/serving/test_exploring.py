@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gated_run import make_run, small_data
-from served import SMALL, client_of, error_of
+from served import SMALL, client_of
+from server import error_of
 from starlette.testclient import TestClient
 
 from hmlet.analysis import layout

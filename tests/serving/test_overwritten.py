@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 from forked import Forked
-from served import HMLET, Server, client_of
+from served import client_of
+from server import HMLET, Server
 
 from hmlet.api import Run
 from hmlet.serving.settings import Settings

@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 from forked import Forked
-from served import HMLET, Server, log_lines
+from served import Server
+from server import HMLET, log_lines
 
 from hmlet.api import Run
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from finished import finished
 from planted import dataset
-from served import client_of, error_of
+from served import client_of
+from server import error_of
 from starlette.testclient import TestClient
 
 from hmlet.cli import main

@@ -12,7 +12,8 @@ import pytest
 import torch
 from finished import finished
 from safetensors.torch import load_file
-from served import client_of, error_of
+from served import client_of
+from server import error_of
 from starlette.testclient import TestClient
 from torch import Tensor
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 from crowd import HEAD, Crowd, memory_mb, post
-from served import Server, answer_of
+from served import Server
+from server import answer_of
 
 from hmlet.api import Run
 

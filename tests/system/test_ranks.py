@@ -23,7 +23,7 @@ import torch
 from finished import as_options
 from forked import Forked
 from planted import checkerboard
-from served import free_port
+from server import free_port
 
 from hmlet import cli
 from hmlet.api import Run

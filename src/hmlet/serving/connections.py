@@ -33,6 +33,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.unframed = 0
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD:
+            raise ValueError("the head is too long")  # which the parser turns into a bad request
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
