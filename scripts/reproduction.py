@@ -1,26 +1,29 @@
-"""Results in, documents out: `python scripts/reproduction.py take FILE.tar.gz [board] | docs | recipes`.
+"""Results in, documents out: `python scripts/reproduction.py take OUT|FILE.jsonl… | docs | recipes`.
 
-take      puts records that `hmlet reproduce --pack` wrote on another machine under results/; `board` takes those of
-          `hmlet board --pack` to results/board/
-docs      writes the blocks of docs/reproduction.md, docs/board.md and README.md that are made from records (tests
-          compare them)
+take      puts records into results/runs, a file for each data set: what `hmlet reproduce` wrote into OUT, or FILE.jsonl
+          that it packed on another machine
+docs      writes the index of results/runs, and the blocks of docs/reproduction.md, docs/board.md and README.md that are
+          made from records (tests compare them)
 recipes   writes what the searches under results/search found best into the package's recipes
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hmlet.models import MODELS
+from hmlet.ranking.statistics import markdown_table
 from hmlet.reproduction.board import board_sheet, load_arms, read_board
 from hmlet.reproduction.carriers import CARRIERS, leads
 from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, title
 from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR
 from hmlet.reproduction.markdown import fill, sheet_markdown
 from hmlet.reproduction.plan import Choice
-from hmlet.reproduction.records import SEARCH_FOLDER, Records, unpack
+from hmlet.reproduction.records import SEARCH_FOLDER, Record, Records, pack, read_pack, write_pack
 from hmlet.reproduction.search_file import SearchFile, best_recipe
 from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, changed_sheet, cost_sheet, maybe, number, sheets
 from hmlet.reproduction.tables import Tables
@@ -28,7 +31,8 @@ from hmlet.reproduction.tables import Tables
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 RECIPES = ROOT / "src" / "hmlet" / "config" / "recipes"
-BOARD = RESULTS / "board"
+RUNS = RESULTS / "runs"
+INDEX = RUNS / "README.md"
 DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "board.md", ROOT / "README.md")
 # What a data set's recipes have of their own, for all models alike: validation still rises at the end of the preset's
 # schedule; the embedded set has two cores, the demo's patience, and one λ, so that every model has the same loss.
@@ -36,37 +40,73 @@ OWN: dict[str, dict[str, object]] = {
     "yelp2018": {"train.epochs": 800},
     "debian": {"train.epochs": 30, "train.batch_size": 4096, "train.l2": 1e-4, "model.gate_warmup": 10},
 }
+OWN_HEADING = ("summary", "cost", "carriers", "board", "changed", "searches")  # the document has one for these
+COLUMNS = {"train": "NDCG@20", "train+valid": "strict NDCG@20", "valid": "held-out NDCG@20"}
+INDEX_HEAD = """# Recorded runs
+
+The runs behind the numbers of the documentation, by data set. Written by `make docs`. Each `.jsonl` file has a line for
+each file of a run: settings (`config.toml`), record (`run.json`: versions, hardware, timings), metrics by epoch, test
+metrics under both masks and, for some, metrics by user and the analysis of the gates. `<data set>-board` is a
+benchmark's public split, and `<data set>-selection` the held-out tenth of its training part.
+
+    jq -r 'select(.run == "gowalla/hmlet-end_4632e8e1_seed1" and .file == "config.toml").content' gowalla.jsonl
+"""
 DATASETS = ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k", "debian")
 
 
 def documents() -> dict[Path, str]:
     """Each document as the records make it."""
-    records = Records.read(RESULTS)
+    records = Records.read(RUNS)
     tables = {name: Tables(Choice(name, tuple(TABLES)), records) for name in DATASETS}
 
-    def block(words: Sequence[str], home: Path) -> str:
+    def sheet(words: Sequence[str]) -> Sheet:
         what, *rest = words
         if what == "summary":
-            return sheet_markdown(summary_sheet(list(tables.values())), home, heading=None)
+            return summary_sheet(list(tables.values()))
         if what == "cost":
-            return sheet_markdown(
-                cost_sheet(list(tables.values()), [title(name) for name in tables]), home, heading=None
-            )
+            return cost_sheet(list(tables.values()), [title(name) for name in tables])
         if what == "carriers":
-            return sheet_markdown(carriers_sheet([tables[name] for name in rest]), home, heading=None)
+            return carriers_sheet([tables[name] for name in rest])
         if what == "board":
-            return sheet_markdown(board_sheet(read_board(rest[0], load_arms(rest[0]), BOARD)), home, heading=None)
+            return board_sheet(read_board(rest[0], load_arms(rest[0]), RUNS))
         if what == "changed":
-            named = [title(name) for name in rest]
-            return sheet_markdown(changed_sheet([tables[name] for name in rest], named), home, heading=None)
+            return changed_sheet([tables[name] for name in rest], [title(name) for name in rest])
         if what == "searches":
-            return sheet_markdown(search_sheet(), home, heading=None)
-        return sheet_markdown(sheets(tables[rest[0]])[what], home)
+            return search_sheet()
+        return sheets(tables[rest[0]])[what]
 
-    return {
+    def block(words: Sequence[str], home: Path) -> str:
+        index, own = Path(os.path.relpath(INDEX, home)).as_posix(), words[0] in OWN_HEADING
+        return sheet_markdown(
+            sheet(words), home, heading=None if own else "###", address=lambda record: f"{index}#{anchor(record)}"
+        )
+
+    return {INDEX: run_index(records)} | {
         path: fill(path.read_text(encoding="utf-8"), lambda words, home=path.parent: block(words, home))  # type: ignore[misc]
         for path in DOCUMENTS
     }
+
+
+def anchor(record: Record) -> str:
+    """The record's place in the index."""
+    return f"{record.path.parent.stem}-{record.name}"
+
+
+def run_index(records: Records) -> str:
+    """results/runs/README.md: a table for each data set, a row for each run."""
+    parts = [INDEX_HEAD]
+    for place in sorted({record.path.parent for record in records.all}):
+        here = sorted((each for each in records.all if each.path.parent == place), key=lambda each: each.name)
+        held_out = all("valid" in each.scores for each in here)
+        masks = ("valid",) if held_out else ("train", "train+valid")
+        rows = [["run", "device", "epochs", *(f"{COLUMNS[mask]}" for mask in masks), "Recall@20", "seconds"]]
+        for each in here:
+            scores = [f"{each.scores[mask]['ndcg']:.4f}" if mask in each.scores else MISSING for mask in masks]
+            name = f'<a id="{anchor(each)}"></a>{each.name}'
+            about = [each.device, f"{each.run.record.epochs}", *scores, f"{each.scores[masks[0]]['recall']:.4f}"]
+            rows.append([name, *about, f"{each.seconds:.1f}"])
+        parts.append(f"## {place.stem}\n\n{len(here)} runs, all in `{place.name}`.\n\n{markdown_table(rows)}\n")
+    return "\n".join(parts)
 
 
 def summary_sheet(tables: Sequence[Tables]) -> Sheet:
@@ -135,12 +175,26 @@ def recipes() -> dict[Path, str]:
     return found
 
 
+def take(source: Path) -> None:
+    """Put the records of a pack, or of a directory of runs, into the files of their data sets."""
+    with tempfile.TemporaryDirectory() as scratch:
+        packed = source
+        if source.is_dir():
+            packed = Path(scratch, "all.jsonl")
+            pack([record.path for record in Records.read(source).all if record.path.is_dir()], packed)
+        found = read_pack(packed)
+    for dataset in sorted({run.partition("/")[0] for run in found}):
+        place = RUNS / f"{dataset}.jsonl"
+        before = read_pack(place) if place.exists() else {}
+        write_pack(place, before | {run: files for run, files in found.items() if run.partition("/")[0] == dataset})
+        print(place)
+
+
 def main(arguments: Sequence[str]) -> None:
     match list(arguments):
-        case ["take", packed]:
-            print(*unpack(Path(packed), RESULTS), sep="\n")
-        case ["take", packed, "board"]:
-            print(*unpack(Path(packed), BOARD), sep="\n")
+        case ["take", *sources] if sources:
+            for source in sources:
+                take(Path(source))
         case ["docs"]:
             for path, text in documents().items():
                 path.write_text(text, encoding="utf-8")

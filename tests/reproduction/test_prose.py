@@ -4,8 +4,8 @@ A number counts as a result if it has a decimal point or a unit (%, s, ms). It h
 printed with, with one of these:
 
 - a cell of a generated table about a data set that the paragraph names (or is under the heading of);
-- a number in a file of results/ or benchmarks/results/ that the paragraph links to, or the mean over the seeds of a
-  linked run, or a difference of two such means in percent;
+- a number in a file of results/ or benchmarks/results/ that the paragraph links to, or of a run that it links to in the
+  index of results/runs, or the mean over that run's seeds, or a difference of two such means in percent;
 - a number of the paper, or of a recipe, a search space or the campaign's plan.
 
 Code, links' targets, versions and quotations are not looked at.
@@ -25,8 +25,12 @@ from typing import Any
 
 import pytest
 
+from hmlet.analysis.result import ANALYSIS
+from hmlet.reproduction.records import SCORE_FILES, Record, Records
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README, RESULTS = ROOT / "docs" / "reproduction.md", ROOT / "README.md", ROOT / "results"
+INDEX = RESULTS / "runs" / "README.md"
 BLOCK = re.compile(r"<!-- made from records: ([\w -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 TITLES = {
     "Gowalla": "gowalla",
@@ -57,6 +61,16 @@ class Paragraph:
     def links(self) -> list[Path]:
         targets = re.findall(r"\]\(([^)#\s]+)\)", self.text)
         return [(self.document.parent / each).resolve() for each in targets if "://" not in each]
+
+    @property
+    def runs(self) -> list[tuple[str, Record]]:
+        """The runs that it links to, each with the words of the link."""
+        found = re.findall(r"\[([^]]*)\]\(([^)#\s]+)#([\w.-]+)\)", self.text)
+        return [
+            (words, recorded()[run])
+            for words, path, run in found
+            if (self.document.parent / path).resolve() == INDEX and run in recorded()
+        ]
 
     @property
     def results(self) -> list[str]:
@@ -116,25 +130,32 @@ def given() -> frozenset[float]:
     return frozenset([*found, 0.05])  # the level of significance
 
 
-def linked(paths: Iterable[Path]) -> list[float]:
-    """The numbers in linked records: in JSON files, and in run directories the means over all seeds of the recipe."""
-    found: list[float] = []
+@cache
+def recorded() -> dict[str, Record]:
+    """Every recorded run by its anchor in the index."""
+    return {f"{each.path.parent.stem}-{each.name}": each for each in Records.read(INDEX.parent).all}
+
+
+def linked(paths: Iterable[Path], runs: Iterable[tuple[str, Record]]) -> list[float]:
+    """The numbers in linked JSON files and of linked runs, and the means over all seeds of these runs' recipes."""
+    read: list[float] = []
+    tables: list[float] = []
     means: list[dict[str, float]] = []
     for path in paths:
         if path.suffix == ".json" and path.is_file():
-            recorded = list(values(json.loads(path.read_text(encoding="utf-8"))))
-            found += [*recorded, *(100 * value for value in recorded if abs(value) <= 1)]  # shares, in percent
+            read += values(json.loads(path.read_text(encoding="utf-8")))
         if path.suffix == ".md" and RESULTS in path.parents:
-            found += numbers(path.read_text(encoding="utf-8"))
-        folder = path if path.is_dir() else path.parent
-        kind, seed, _ = folder.name.partition("_seed")
-        if seed and (folder / "run.json").is_file():
-            runs = [each for each in folder.parent.glob(f"{kind}_seed*") if (each / "test_mask-train.json").is_file()]
-            scores = [json.loads((run / "test_mask-train.json").read_text(encoding="utf-8"))["metrics"] for run in runs]
-            valid = [json.loads((run / "run.json").read_text(encoding="utf-8")).get("valid") or {} for run in runs]
-            for each in (scores, valid):
-                names = set.intersection(*(set(score) for score in each))
-                means.append({name: sum(score[name] for score in each) / len(each) for name in names})
+            tables += numbers(path.read_text(encoding="utf-8"))
+    for words, run in runs:
+        names = ["run.json", *SCORE_FILES.values(), *[ANALYSIS] * (words == ANALYSIS)]
+        read += [value for name in names if run.run.has(name) for value in values(run.run.unchecked(name).json())]
+        kind = run.name.partition("_seed")[0]
+        seeds = [each for each in recorded().values() if each.path.parent == run.path.parent]
+        seeds = [each for each in seeds if each.name.partition("_seed")[0] == kind and "train" in each.scores]
+        for scores in ([each.scores["train"] for each in seeds], [each.run.record.valid or {} for each in seeds]):
+            shared = set.intersection(*(set(score) for score in scores))
+            means.append({name: sum(score[name] for score in scores) / len(scores) for name in shared})
+    found = [*read, *(100 * value for value in read if abs(value) <= 1), *tables]  # shares, in percent
     found += [value for each in means for value in each.values()]
     for one, other in permutations(means, 2):
         found += [100 * abs(one[name] / other[name] - 1) for name in set(one) & set(other) if other[name]]
@@ -151,7 +172,11 @@ def agrees(printed: str, value: float) -> bool:
 
 
 def missing(paragraph: Paragraph) -> list[str]:
-    pool = [*given(), *linked(paragraph.links), *(value for name in paragraph.datasets for value in tables()[name])]
+    pool = [
+        *given(),
+        *linked(paragraph.links, paragraph.runs),
+        *(value for name in paragraph.datasets for value in tables()[name]),
+    ]
     return [printed for printed in paragraph.results if not any(agrees(printed, value) for value in pool)]
 
 

@@ -37,7 +37,7 @@ def board(
         float | None, typer.Option(help="Skip runs that would not finish within this many minutes.")
     ] = None,
     pack: Annotated[
-        Path | None, typer.Option(help="Also pack this call's records into one .tar.gz after each run.")
+        Path | None, typer.Option(help="Also write this call's records into one file of JSON lines after each run.")
     ] = None,
     prepare: Annotated[Path | None, typer.Option(help="Only write both splits as prepared directories here.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

@@ -51,7 +51,7 @@ def reproduce(
         typer.Option(help="With --search: a TOML file with a [space] table. Default: each model's own space."),
     ] = None,
     pack: Annotated[
-        Path | None, typer.Option(help="Also pack this call's records into one .tar.gz after each run.")
+        Path | None, typer.Option(help="Also write this call's records into one file of JSON lines after each run.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the weights of every run.")] = False,
@@ -84,7 +84,7 @@ def reproduce(
         tell_plan(wanted_runs(plan_runs(choices), out), out, as_json)
     elif search is not None:
         files = search_recipes(
-            choices, data, out, search, space=space, device=device, minutes=minutes, packed=pack, progress=progress
+            choices, data, out, search, space=space, device=device, minutes=minutes, progress=progress
         )
         _tell_search(files, as_json)
     else:

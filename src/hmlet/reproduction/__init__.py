@@ -15,7 +15,7 @@ from hmlet.reproduction.cells import title
 from hmlet.reproduction.choosing import DEFAULT_TABLES, WantedRun, choose, wanted_runs
 from hmlet.reproduction.markdown import sheet_markdown
 from hmlet.reproduction.plan import Choice, Planned
-from hmlet.reproduction.records import Records, pack
+from hmlet.reproduction.records import Records
 from hmlet.reproduction.search import Trial, search
 from hmlet.reproduction.sheets import cost_sheet, sheets
 from hmlet.reproduction.tables import Tables
@@ -83,7 +83,7 @@ def reproduce(
 
     `datasets` are debian by default, `models` all, `tables` the main one (the others are variants and ablation).
     `seeds` caps those of each cell. Recorded runs in `out` are skipped, so call it again to go on. `minutes` starts no
-    run that would not end in that time; `packed` is a .tar.gz of what the call records.
+    run that would not end in that time; `packed` is one file with what the call records.
     """
     progress = watching(progress)
     choices, data = choose(
@@ -179,13 +179,12 @@ def search_recipes(
     space: Path | None = None,
     device: str = "auto",
     minutes: float | None = None,
-    packed: Path | str | None = None,
     progress: Progress = hidden,
 ) -> list[Path]:
     """Search the chosen models' recipes on each data set, as many trials for each: `hmlet reproduce --search`.
 
     The files that say what was tried; the test part is never read. `space` is a TOML file, by default each family has
-    its own. `packed` is rewritten after each trial.
+    its own.
     """
     if minutes is not None and not minutes > 0:
         raise ConfigError(f"{option('minutes', minutes)} is not positive", f"use {option('minutes', 9)}, say")
@@ -194,8 +193,6 @@ def search_recipes(
     with progress("searching") as advance:
 
         def tell(trial: Trial) -> None:
-            if packed is not None:
-                pack(out, [], Path(packed))
             value = "failed" if trial.value is None else f"validation NDCG@20 {trial.value:.4f}"
             advance(trial.number, trial.trials, f"{trial.dataset}/{trial.model} {value}")
             log.info("%s/%s: trial %d of %d, %s", trial.dataset, trial.model, trial.number, trial.trials, value)
