@@ -170,7 +170,7 @@ def _mean(row: Row) -> float:
 
 def board(dataset: str) -> str:
     """Our arms among published numbers on the public split."""
-    read = read_board(dataset, load_arms(dataset), ROOT / "results" / "runs")
+    read = read_board(dataset, load_arms(dataset), ROOT / "lab" / "results" / "runs")
     points = []
     for row in read.rows:
         found = row.spread("ndcg")
@@ -224,7 +224,7 @@ def by_degree(tables: Mapping[str, Tables]) -> str:
 
 def figures() -> dict[Path, str]:
     """Each picture as the records make it."""
-    records = Records.read(ROOT / "results" / "runs")
+    records = Records.read(ROOT / "lab" / "results" / "runs")
     tables = {name: Tables(Choice(name, tuple(TABLES)), records) for name in DATASETS}
     made = {"lead": lead(tables), "gates-by-degree": by_degree(tables)}
     made |= {f"carriers-{name}": carriers(tables[name]) for name in ABLATED}

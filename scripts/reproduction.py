@@ -1,10 +1,10 @@
 """Results in, documents out: `python scripts/reproduction.py take OUT|FILE.jsonl… | docs | recipes`.
 
-take      puts records into results/runs, a file for each data set: what `hmlet reproduce` wrote into OUT, or FILE.jsonl
-          that it packed on another machine
-docs      writes the index of results/runs, and the blocks of docs/reproduction.md, docs/board.md and README.md that are
-          made from records (tests compare them)
-recipes   writes what the searches under results/search found best into the package's recipes
+take      puts records into lab/results/runs, a file for each data set: what `hmlet reproduce` wrote into OUT, or
+          FILE.jsonl that it packed on another machine
+docs      writes the index of lab/results/runs, and the blocks of docs/reproduction.md, docs/board.md and README.md that
+          are made from records (tests compare them)
+recipes   writes what the searches under lab/results/search found best into the package's recipes
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, changed_sh
 from hmlet.reproduction.tables import Tables
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results"
+RESULTS = ROOT / "lab" / "results"
 RECIPES = ROOT / "src" / "hmlet" / "config" / "recipes"
 RUNS = RESULTS / "runs"
 INDEX = RUNS / "README.md"
@@ -93,7 +93,7 @@ def anchor(record: Record) -> str:
 
 
 def run_index(records: Records) -> str:
-    """results/runs/README.md: a table for each data set, a row for each run."""
+    """lab/results/runs/README.md: a table for each data set, a row for each run."""
     parts = [INDEX_HEAD]
     for place in sorted({record.path.parent for record in records.all}):
         here = sorted((each for each in records.all if each.path.parent == place), key=lambda each: each.name)
@@ -156,7 +156,7 @@ def search_sheet() -> Sheet:
     """What each search tried, what it cost, and where its trials are."""
     rows: list[list[Value]] = []
     for path, record in searches():
-        where = f"[trials](../results/{path.relative_to(RESULTS).as_posix()})"
+        where = f"[trials](../lab/results/{path.relative_to(RESULTS).as_posix()})"
         best = MISSING if record.best is None else f"{record.best:.4f}"
         about = [title(record.data["name"]), record.model, record.preset]
         rows.append([*about, f"{len(record.trials)}", f"{record.device_minutes:.1f}", best, where])

@@ -19,7 +19,7 @@ from hmlet.data.inputs import Preparing
 ROOT = Path(__file__).resolve().parent.parent
 GENERATOR = str(ROOT / "scripts" / "generate_cli_docs.py")
 ARTIFACTS = str(ROOT / "scripts" / "generate_artifact_docs.py")
-DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("*.md")]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").rglob("*.md")]
 
 
 def code_blocks(language: str) -> list[str]:

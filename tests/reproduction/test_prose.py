@@ -4,8 +4,8 @@ A number counts as a result if it has a decimal point or a unit (%, s, ms). It h
 printed with, with one of these:
 
 - a cell of a generated table about a data set that the paragraph names (or is under the heading of);
-- a number in a file of results/ or benchmarks/results/ that the paragraph links to, or of a run that it links to in the
-  index of results/runs, or the mean over that run's seeds, or a difference of two such means in percent;
+- a number in a file of lab/results/ that the paragraph links to, or of a run that it links to in the
+  index of lab/results/runs, or the mean over that run's seeds, or a difference of two such means in percent;
 - a number of the paper, or of a recipe, a search space or the campaign's plan.
 
 Code, links' targets, versions and quotations are not looked at.
@@ -29,7 +29,7 @@ from hmlet.analysis.result import ANALYSIS
 from hmlet.reproduction.records import SCORE_FILES, Record, Records
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, README, RESULTS = ROOT / "docs" / "reproduction.md", ROOT / "README.md", ROOT / "results"
+PAGE, README, RESULTS = ROOT / "docs" / "reproduction.md", ROOT / "README.md", ROOT / "lab" / "results"
 INDEX = RESULTS / "runs" / "README.md"
 BLOCK = re.compile(r"<!-- made from records: ([\w -]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 TITLES = {

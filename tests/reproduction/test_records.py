@@ -15,10 +15,10 @@ from hmlet.reproduction.records import Records
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reproduction.md"
-RUNS = ROOT / "results" / "runs"
+RUNS = ROOT / "lab" / "results" / "runs"
 # What people wrote: the blocks that are made from records are compared as a whole.
 WRITTEN = re.sub(r"<!-- made from records.*?<!-- end -->", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-RUN = re.compile(r"\[test\]\(\.\./results/runs/README\.md#([\w.-]+)\)")
+RUN = re.compile(r"\[test\]\(\.\./lab/results/runs/README\.md#([\w.-]+)\)")
 ROWS = [line for line in WRITTEN.splitlines() if line.startswith("|") and RUN.search(line)]
 
 
@@ -53,13 +53,13 @@ def test_a_searched_recipe_is_what_the_search_found(script: dict[str, Any]) -> N
     for path in sorted((ROOT / "src" / "hmlet" / "config" / "recipes").glob("*/*/*.toml")):
         if path.parent.parent.name != "spaces" and path not in found:
             text = path.read_text(encoding="utf-8")
-            named = re.findall(r"results/[\w./-]+\.jsonl", text)
+            named = re.findall(r"lab/results/[\w./-]+\.jsonl", text)
             assert "Not searched." in text or (named and all((ROOT / record).is_file() for record in named))
 
 
 def test_readme_shows_the_recorded_demo() -> None:
     """Each passage that README.md shows of `make demo` is in the output of a whole demo, kept beside its records."""
-    output = (ROOT / "results" / "demo" / "output.txt").read_text(encoding="utf-8")
+    output = (ROOT / "lab" / "results" / "demo" / "output.txt").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     demo = readme.partition("## What the demo shows")[2].partition("\n## ")[0]
     shown = re.findall(r"^```text\n(.*?)^```$", demo, flags=re.MULTILINE | re.DOTALL)

@@ -148,10 +148,12 @@ def test_the_best_trial_becomes_the_recipe(tmp_path: Path) -> None:
     assert alike.startswith("# The best of 1 trials (of 4) of 60 epochs")
     assert best_recipe(record, {"train.l2": 0.5}) is None
     assert text.startswith("# The best of 4 trials of 60 epochs by validation NDCG@20 (0.3000), 6.5 device minutes:\n")
-    assert "results/search/gowalla/lightgcn.json" in text
+    assert "lab/results/search/gowalla/lightgcn.json" in text
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results" / "search").rglob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "lab" / "results" / "search").rglob("*.json")), ids=lambda path: path.stem
+)
 def test_a_recorded_search_is_read_and_written_as_it_was(path: Path, tmp_path: Path) -> None:
     SearchFile.read(path).write(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()

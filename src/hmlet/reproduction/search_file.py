@@ -133,7 +133,7 @@ def best_recipe(search: SearchFile, own: Mapping[str, object] = MappingProxyType
     lines = [
         f"# The best of {tried} of {base.train.epochs} epochs by validation NDCG@20 "
         f"({best.value:.4f}), {search.device_minutes:.1f} device minutes:",
-        f"# results/{SEARCH_FOLDER}/{search.data['name']}/{search.model}.json",
+        f"# lab/results/{SEARCH_FOLDER}/{search.data['name']}/{search.model}.json",
     ]
     for section in sorted(sections):
         lines += [f"[{section}]", *sections[section], ""]
