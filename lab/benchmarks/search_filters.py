@@ -1,11 +1,11 @@
 """Settings of the item-graph filters, ChebyCF and GF-CF, on the held-out tenth of a benchmark's training part.
 
-    python lab/benchmarks/search_filters.py --data gowalla --out lab/results/board/filters_gowalla.jsonl
+    python -m lab.benchmarks.search_filters --data gowalla --out lab/results/board/filters_gowalla.jsonl
 
 A run would store W for every point. Here a sample of users is filtered instead: the products with R̃ are made once for
 every power β of the degrees, and all other settings are sums of them. So a grid takes minutes on idle cores and
 seconds on a GPU. A line of JSON says what each point is worth to these users, by the split that
-`hmlet board --selection` makes; the test part is never read. The best points are arms of `hmlet board`.
+`python -m lab.board --selection` makes; the test part is never read. The best points are variants of the board.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch import Tensor
 
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
-from hmlet.data.public import selection_split
 from hmlet.graph import propagator, training_graph
 from hmlet.models.chebycf import coefficients
 from hmlet.models.spectral_filter import leading_vectors
 from hmlet.ranking.evaluation import Membership
 from hmlet.ranking.metrics import per_user
 from hmlet.training.loop import choose_device
+from lab.board.splits import selection_split
 
 POWERS = (0.1, 0.2, 0.3, 0.4, 0.5)
 FLATNESS = (1.0, 1.5, 3.0, 8.0)

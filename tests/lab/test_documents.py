@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hmlet.config import resolve
 from hmlet.reproduction.plan import identity
 from hmlet.reproduction.records import Records
+from lab.documents import INDEX, RUNS, anchor, documents, recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reproduction.md"
-RUNS = ROOT / "lab" / "results" / "runs"
 # What people wrote: the blocks that are made from records are compared as a whole.
 WRITTEN = re.sub(r"<!-- made from records.*?<!-- end -->", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
 RUN = re.compile(r"\[test\]\(\.\./lab/results/runs/README\.md#([\w.-]+)\)")
 ROWS = [line for line in WRITTEN.splitlines() if line.startswith("|") and RUN.search(line)]
 
 
-@pytest.fixture(scope="module")
-def script() -> dict[str, Any]:
-    return runpy.run_path(str(ROOT / "scripts" / "reproduction.py"))
-
-
-def test_the_tables_are_what_the_records_make(script: dict[str, Any]) -> None:
-    for path, text in script["documents"]().items():
-        assert path == script["INDEX"] or text.count("<!-- made from records:") >= 1
-        assert path.read_text(encoding="utf-8") == text, "run `python scripts/reproduction.py docs` and commit"
+def test_the_tables_are_what_the_records_make() -> None:
+    for path, text in documents().items():
+        assert path == INDEX or text.count("<!-- made from records:") >= 1
+        assert path.read_text(encoding="utf-8") == text, "run `make docs` and commit"
 
 
 def test_there_are_rows() -> None:
@@ -38,18 +31,18 @@ def test_there_are_rows() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_says_what_its_record_says(row: str, script: dict[str, Any]) -> None:
+def test_a_row_says_what_its_record_says(row: str) -> None:
     link = RUN.search(row)
     assert link is not None
-    (record,) = [each for each in Records.read(RUNS).all if script["anchor"](each) == link[1]]
+    (record,) = [each for each in Records.read(RUNS).all if anchor(each) == link[1]]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:5] == [f"{record.scores[cells[1]][name]:.4f}" for name in ("ndcg", "recall", "precision")]
 
 
-def test_a_searched_recipe_is_what_the_search_found(script: dict[str, Any]) -> None:
-    found = script["recipes"]()
+def test_a_searched_recipe_is_what_the_search_found() -> None:
+    found = recipes()
     for path, text in found.items():
-        assert path.read_text(encoding="utf-8") == text, "run `python scripts/reproduction.py recipes` and commit"
+        assert path.read_text(encoding="utf-8") == text, "run `python -m lab.documents recipes` and commit"
     for path in sorted((ROOT / "src" / "hmlet" / "config" / "recipes").glob("*/*/*.toml")):
         if path.parent.parent.name != "spaces" and path not in found:
             text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Our best configurations on a benchmark's public split, beside what others published: `hmlet board`.
+"""Our best configurations on a benchmark's public split, beside what others published: `python -m lab.board`.
 
 Nothing is chosen on the public test part. Recipes are compared on a held-out tenth of the training part
 (`selection=True`), and what is chosen there is trained on all of it (docs/decisions/0013).
@@ -12,11 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 from hmlet.data import Dataset
-from hmlet.data.public import BOARD, SELECTION, board_split, selection_split
 from hmlet.ranking.statistics import Spread
 from hmlet.reproduction import train_missing
-from hmlet.reproduction.board.arms import Arm, load_arms
-from hmlet.reproduction.board.published import Published, published
 from hmlet.reproduction.campaign import Outcome
 from hmlet.reproduction.cells import Cell
 from hmlet.reproduction.choosing import load_distinct
@@ -26,25 +23,16 @@ from hmlet.reproduction.sheets import MISSING, Links, Sheet, Value, number
 from hmlet.reproduction.tables import Row
 from hmlet.system.progress import Progress, hidden, watching
 from hmlet.training.trainer import Interrupted
-
-__all__ = [
-    "Board",
-    "BoardRow",
-    "board",
-    "board_sheet",
-    "load_arms",
-    "plan_board",
-    "prepare_board",
-    "read_board",
-    "seconds_text",
-]
+from lab.board.published import Published, published
+from lab.board.splits import BOARD, SELECTION, board_split, selection_split
+from lab.board.variants import Variant, load_variants
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """An arm, its records on the public split, and those on the held-out tenth."""
+    """A variant, its records on the public split, and those on the held-out tenth."""
 
-    arm: Arm
+    variant: Variant
     row: Row
     held_out: Row
 
@@ -55,7 +43,7 @@ class BoardRow:
     @property
     def size(self) -> int | None:
         """The embedding size; None for a closed form."""
-        model = self.arm.recipe(1).model
+        model = self.variant.recipe(1).model
         return None if model.kind() == "closed form" else model.columns
 
     def seconds(self, *, held_out: bool = False) -> float | None:
@@ -74,8 +62,8 @@ class BoardRow:
             )
         }
         return {
-            "arm": self.arm.name,
-            "title": self.arm.title,
+            "variant": self.variant.name,
+            "title": self.variant.title,
             "size": self.size,
             "seeds": len(self.row.records),
             "seconds": self.seconds(),
@@ -86,7 +74,7 @@ class BoardRow:
 
 @dataclass(frozen=True, repr=False)
 class Board:
-    """What `board` did, our rows in the order of the arms, and the published ones."""
+    """What `board` did, our rows in the order of the variants, and the published ones."""
 
     dataset: str
     rows: tuple[BoardRow, ...]
@@ -95,12 +83,12 @@ class Board:
 
     def __repr__(self) -> str:
         trained = f"{self.outcome.found} runs found, {len(self.outcome.trained)} trained, {len(self.outcome.left)} left"
-        return f"<Board of {self.dataset}: {len(self.rows)} arms, {trained}>"
+        return f"<Board of {self.dataset}: {len(self.rows)} variants, {trained}>"
 
     def as_json(self) -> dict[str, object]:
         return {
             "dataset": self.dataset,
-            "arms": [row.as_json() for row in self.rows],
+            "variants": [row.as_json() for row in self.rows],
             "published": [row.model_dump() for row in self.published],
             **self.outcome.as_json(),
         }
@@ -109,7 +97,7 @@ class Board:
 def board(
     data: Dataset | Path | str,
     *,
-    arms: Sequence[str] = (),
+    variants: Sequence[str] = (),
     file: Path | str | None = None,
     selection: bool = False,
     seeds: int | None = None,
@@ -120,22 +108,22 @@ def board(
     keep: bool = False,
     progress: Progress | bool = True,
 ) -> Board:
-    """Train our arms on a benchmark's public split and set them beside the published rows: `hmlet board`.
+    """Train our variants on a benchmark's public split and set them beside the published rows.
 
-    Example: hmlet.board("gowalla", arms=["ease"])
+    Example: board("gowalla", variants=["ease"])
 
     `data` is a named benchmark, or the prepared directory of one; its public split is made here. `file` is a TOML file
-    of arms, `arms` names some of them. With `selection` they train without a tenth of the training part and are scored
-    on that, to choose between them; the test part is left out. Recorded runs in `out` are not trained again. `seeds`
-    caps those of each arm, `minutes` starts no run that would not end in that time.
+    of variants, `variants` names some of them. With `selection` they train without a tenth of the training part and
+    are scored on that, to choose between them; the test part is left out. Recorded runs in `out` are not trained
+    again. `seeds` caps those of each variant, `minutes` starts no run that would not end in that time.
     """
     progress = watching(progress)
     whole = load_distinct(data, progress)
-    chosen = load_arms(whole.name, None if file is None else Path(file), arms)
+    chosen = load_variants(whole.name, None if file is None else Path(file), variants)
     split = selection_split(whole) if selection else board_split(whole)
     try:
         outcome = train_missing(
-            "training the arms", plan_board(whole.name, chosen, selection=selection, seeds=seeds),
+            "training the variants", plan_board(whole.name, chosen, selection=selection, seeds=seeds),
             {split.name: split}, Path(out),
             device=device, minutes=minutes, keep=keep, packed=packed, progress=progress,
         )  # fmt: skip
@@ -145,50 +133,50 @@ def board(
 
 
 def prepare_board(data: Dataset | Path | str, folder: Path | str, *, progress: Progress = hidden) -> list[Path]:
-    """Write both splits of a benchmark as prepared directories, which every command takes: `hmlet board --prepare`."""
+    """Write both splits of a benchmark as prepared directories, which every command takes."""
     whole = load_distinct(data, progress)
     return [split.save(Path(folder) / split.name) for split in (selection_split(whole), board_split(whole))]
 
 
 def plan_board(
-    dataset: str, arms: Sequence[Arm], *, selection: bool = False, seeds: int | None = None
+    dataset: str, variants: Sequence[Variant], *, selection: bool = False, seeds: int | None = None
 ) -> list[Planned]:
-    """The runs of some arms: the first seed of each arm, then the second, and so on."""
+    """The runs of some variants: the first seed of each variant, then the second, and so on."""
     name = f"{dataset}-{SELECTION if selection else BOARD}"
-    cells = [(arm, _cell(arm, seeds)) for arm in arms]
+    cells = [(variant, _cell(variant, seeds)) for variant in variants]
     runs = [
-        Planned(name, cell, arm.recipe(seed), tested=False, part="valid" if selection else "test")
-        for arm, cell in cells
+        Planned(name, cell, variant.recipe(seed), tested=False, part="valid" if selection else "test")
+        for variant, cell in cells
         for seed in range(1, cell.seeds + 1)
     ]
     return sorted(runs, key=lambda run: run.recipe.seed)
 
 
-def read_board(dataset: str, arms: Sequence[Arm], out: Path, *, seeds: int | None = None) -> Board:
+def read_board(dataset: str, variants: Sequence[Variant], out: Path, *, seeds: int | None = None) -> Board:
     """The board that the records in `out` make, training nothing."""
-    records, cells = Records.read(out), [(arm, _cell(arm, seeds)) for arm in arms]
+    records, cells = Records.read(out), [(variant, _cell(variant, seeds)) for variant in variants]
     found = {
-        kind: [Row(cell, _found(records, f"{dataset}-{kind}", arm, cell.seeds)) for arm, cell in cells]
+        kind: [Row(cell, _found(records, f"{dataset}-{kind}", variant, cell.seeds)) for variant, cell in cells]
         for kind in (BOARD, SELECTION)
     }
     for own in found.values():
         one_dataset([record for row in own for record in row.records])
-    rows = tuple(map(BoardRow, arms, found[BOARD], found[SELECTION]))
+    rows = tuple(map(BoardRow, variants, found[BOARD], found[SELECTION]))
     done = sum(len(row.row.records) for row in rows)
     return Board(dataset, rows, tuple(published(dataset)), Outcome(found=done))
 
 
 def board_sheet(board: Board) -> Sheet:
-    """Our rows in the order of the arms, then the published ones, the best first."""
+    """Our rows in the order of the variants, then the published ones, the best first."""
     ours: list[list[Value]] = [
         [
-            f"**{row.arm.title}**",
+            f"**{row.variant.title}**",
             MISSING if row.size is None else f"{row.size}",
             number(row.spread("recall")),
             number(row.spread("ndcg")),
             row.row.seeds,
             seconds_text(row.seconds()),
-            row.arm.chosen_on,
+            row.variant.chosen_on,
             number(row.spread("ndcg", held_out=True)),
             Links(row.row.records) if row.row.records else "",
         ]
@@ -221,12 +209,12 @@ def seconds_text(seconds: float | None) -> str:
     return MISSING if seconds is None else f"{seconds:.1f}"
 
 
-def _cell(arm: Arm, seeds: int | None) -> Cell:
-    wanted = min(arm.seeds, seeds or arm.seeds)
-    return Cell("board", arm.title, arm.recipe(1).model.name, seeds=wanted, group=arm.name)
+def _cell(variant: Variant, seeds: int | None) -> Cell:
+    wanted = min(variant.seeds, seeds or variant.seeds)
+    return Cell("board", variant.title, variant.recipe(1).model.name, seeds=wanted, group=variant.name)
 
 
-def _found(records: Records, dataset: str, arm: Arm, seeds: int) -> tuple[Record, ...]:
-    """The records of an arm, whichever of its seeds were run."""
-    recipes = (arm.recipe(seed) for seed in range(1, seeds + 1))
+def _found(records: Records, dataset: str, variant: Variant, seeds: int) -> tuple[Record, ...]:
+    """The records of a variant, whichever of its seeds were run."""
+    recipes = (variant.recipe(seed) for seed in range(1, seeds + 1))
     return tuple(found for recipe in recipes if (found := records.find(dataset, recipe)) is not None)

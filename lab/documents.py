@@ -1,4 +1,4 @@
-"""Results in, documents out: `python scripts/reproduction.py take OUT|FILE.jsonl… | docs | recipes`.
+"""Results in, documents out: `python -m lab.documents take OUT|FILE.jsonl… | docs | recipes`.
 
 take      puts records into lab/results/runs, a file for each data set: what `hmlet reproduce` wrote into OUT, or
           FILE.jsonl that it packed on another machine
@@ -17,7 +17,6 @@ from pathlib import Path
 
 from hmlet.models import MODELS
 from hmlet.ranking.statistics import markdown_table
-from hmlet.reproduction.board import board_sheet, load_arms, read_board
 from hmlet.reproduction.carriers import CARRIERS, leads
 from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, title
 from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR
@@ -27,6 +26,8 @@ from hmlet.reproduction.records import SEARCH_FOLDER, Record, Records, pack, rea
 from hmlet.reproduction.search_file import SearchFile, best_recipe
 from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, changed_sheet, cost_sheet, maybe, number, sheets
 from hmlet.reproduction.tables import Tables
+from lab.board.board import board_sheet, read_board
+from lab.board.variants import load_variants
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "lab" / "results"
@@ -68,7 +69,7 @@ def documents() -> dict[Path, str]:
         if what == "carriers":
             return carriers_sheet([tables[name] for name in rest])
         if what == "board":
-            return board_sheet(read_board(rest[0], load_arms(rest[0]), RUNS))
+            return board_sheet(read_board(rest[0], load_variants(rest[0]), RUNS))
         if what == "changed":
             return changed_sheet([tables[name] for name in rest], [title(name) for name in rest])
         if what == "searches":

@@ -10,7 +10,7 @@ from planted import dataset, random_pairs
 
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load_named
-from hmlet.data.public import board_split, selection_split
+from lab.board.splits import board_split, selection_split
 
 Pairs = set[tuple[int, int]]
 

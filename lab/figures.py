@@ -1,6 +1,6 @@
-"""The plots of the documents, as small SVG files made from the records: `python scripts/figures.py` (`make docs`).
+"""The plots of the documents, as small SVG files made from the records: `python -m lab.figures` (`make docs`).
 
-tests/reproduction/test_figures.py compares docs/pictures with what the records make, as for the tables.
+tests/lab/test_figures.py compares docs/pictures with what the records make, as for the tables.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from pathlib import Path
 
 from scipy.stats import t as student
 
-from hmlet.reproduction.board import load_arms, read_board
 from hmlet.reproduction.carriers import leads
 from hmlet.reproduction.cells import CAMPAIGN, OURS, RIVAL, TABLES, title
 from hmlet.reproduction.differences import HIGHER, LOWER
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import Records
 from hmlet.reproduction.tables import Row, Tables
+from lab.board.board import read_board
+from lab.board.variants import load_variants
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -169,14 +170,14 @@ def _mean(row: Row) -> float:
 
 
 def board(dataset: str) -> str:
-    """Our arms among published numbers on the public split."""
-    read = read_board(dataset, load_arms(dataset), ROOT / "lab" / "results" / "runs")
+    """Our variants among published numbers on the public split."""
+    read = read_board(dataset, load_variants(dataset), ROOT / "lab" / "results" / "runs")
     points = []
     for row in read.rows:
         found = row.spread("ndcg")
         if found is not None:
             size = "" if row.size is None else f", D = {row.size}"
-            points.append(Point(f"{row.arm.title}{size}", found.mean, f"{found.mean:.4f}"))
+            points.append(Point(f"{row.variant.title}{size}", found.mean, f"{found.mean:.4f}"))
     points += [Point(row.method, row.ndcg, f"{row.ndcg:.4f}", ours=False) for row in read.published]
     points.sort(key=lambda point: -(point.value or 0.0))
     heading = f"NDCG@20 on {title(dataset)}, NGCF's split"
@@ -199,7 +200,7 @@ def by_degree(tables: Mapping[str, Tables]) -> str:
     for at, each in enumerate(tables.values()):
         found = each.analysed[0].analysis
         assert found is not None
-        shares = [decile.fnl for decile in found.degree_deciles]
+        shares = [decile.fnl for decile in found.degree_deciles if decile.fnl is not None]
         places = [left + 20 + (right - left - 40) * n / (len(shares) - 1) for n in range(len(shares))]
         line = " ".join(f"{x:.1f},{up(share):.1f}" for x, share in zip(places, shares, strict=True))
         body.append(f'<polyline class="c{at} l" points="{line}"/>')

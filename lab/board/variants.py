@@ -1,4 +1,4 @@
-"""The arms of a board: complete recipes, one table of a TOML file each, by data set."""
+"""The variants of a board: complete recipes, one table of a TOML file each, by data set."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hmlet.system.outside import read_text
 from hmlet.system.section import Section
 from hmlet.system.spelling import option
 
-ARMS = Path(__file__).with_name("arms.toml")
+VARIANTS = Path(__file__).with_name("variants.toml")
 SEEDS = 5  # of a model that is trained by steps; a closed form needs one
 
 
-class Arm(Section):
+class Variant(Section):
     """One row of a board: a name, a title, and the tables of a recipe."""
 
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
-    """What selects it among the arms."""
+    """What selects it among the variants."""
     title: str
     """The method as the table names it."""
     chosen_on: Literal["held-out tenth of train", "the default rule", "nothing"] = "nothing"
@@ -43,7 +43,7 @@ class Arm(Section):
         So validation sees the last epoch alone. It chooses between recipes, and no epoch.
         """
         tables: Table = {"model": self.model, "train": self.train, "loss": self.loss, "seed": seed}
-        recipe = validated(tables, f"arm {self.name}")
+        recipe = validated(tables, f"variant {self.name}")
         return recipe.changed(["train.patience=0", f"train.validate_every={recipe.train.epochs}"])
 
     @property
@@ -51,26 +51,27 @@ class Arm(Section):
         return 1 if self.recipe(1).model.solved else SEEDS
 
 
-def load_arms(dataset: str, file: Path | None = None, names: Sequence[str] = ()) -> list[Arm]:
-    """The arms of a data set in a file (by default the package's), all or those that are named."""
-    file = file or ARMS
+def load_variants(dataset: str, file: Path | None = None, names: Sequence[str] = ()) -> list[Variant]:
+    """The variants of a data set in a file (by default the board's), all or those that are named."""
+    file = file or VARIANTS
     try:
-        tables = tomllib.loads(read_text(file, "arms in TOML"))
-        arms = TypeAdapter(list[Arm]).validate_python(tables.get(dataset, []))
+        tables = tomllib.loads(read_text(file, "variants in TOML"))
+        variants = TypeAdapter(list[Variant]).validate_python(tables.get(dataset, []))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} cannot be read: {error}", "pass a TOML file of arms") from error
+        raise ConfigError(f"{file} cannot be read: {error}", "pass a TOML file of variants") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, (dataset, *first["loc"])))
-        raise ConfigError(f"{file}: {where}: {first['msg']}", "correct the arm") from error
-    known = [arm.name for arm in arms]
-    if not arms:
+        raise ConfigError(f"{file}: {where}: {first['msg']}", "correct the variant") from error
+    known = [variant.name for variant in variants]
+    if not variants:
         raise ConfigError(
-            f"{file} has no arms for {dataset}", f"write some under [[{dataset}]] and pass them with {option('arms')}"
+            f"{file} has no variants for {dataset}",
+            f"write some under [[{dataset}]] and pass them with {option('variants')}",
         )
     if twice := sorted({name for name in known if known.count(name) > 1}):
-        raise ConfigError(f"{file}: two arms of {dataset} are called {twice[0]}", "rename one")
+        raise ConfigError(f"{file}: two variants of {dataset} are called {twice[0]}", "rename one")
     for name in names:
         if name not in known:
-            raise ConfigError(f"there is no arm {name!r} for {dataset}", f"choose one of {', '.join(known)}")
-    return [arm for arm in arms if not names or arm.name in names]
+            raise ConfigError(f"there is no variant {name!r} for {dataset}", f"choose one of {', '.join(known)}")
+    return [variant for variant in variants if not names or variant.name in names]
