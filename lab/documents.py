@@ -22,12 +22,12 @@ from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLE
 from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR
 from hmlet.reproduction.markdown import fill, sheet_markdown
 from hmlet.reproduction.plan import Choice
-from hmlet.reproduction.records import SEARCH_FOLDER, Record, Records, pack, read_pack, write_pack
-from hmlet.reproduction.search_file import SearchFile, best_recipe
+from hmlet.reproduction.records import Record, Records, pack, read_pack, write_pack
 from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, changed_sheet, cost_sheet, maybe, number, sheets
 from hmlet.reproduction.tables import Tables
 from lab.board.board import board_sheet, read_board
 from lab.board.variants import load_variants
+from lab.search_file import SearchFile, best_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "lab" / "results"
@@ -149,7 +149,7 @@ def carriers_sheet(tables: Sequence[Tables]) -> Sheet:
 
 def searches() -> Iterator[tuple[Path, SearchFile]]:
     """Every recorded search."""
-    for path in sorted((RESULTS / SEARCH_FOLDER).glob("*/*.json")):
+    for path in sorted((RESULTS / "search").glob("*/*.json")):
         yield path, SearchFile.read(path)
 
 

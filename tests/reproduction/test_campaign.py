@@ -338,12 +338,9 @@ def gain_verdict(out: Path) -> str:
         (["--table", "figures"], "figures"),
         (["--model", "svd"], "svd"),
         (["--minutes", "0"], "--minutes 0"),
-        (["--search", "0"], "--search 0"),
-        (["--search", "2", "--minutes", "-1"], "--minutes -1"),
         (["--preset", "paper"], "no recipe for"),
         (["--set", "train.epoch=3"], "train.epoch"),
         (["--device", "tpu"], "tpu"),
-        (["--space", "grid.toml"], "--search"),
     ],
 )
 def test_a_wrong_call_says_what_to_do(

@@ -44,7 +44,6 @@ RECORD_FILES = ("config.toml", RECORD, "metrics.jsonl", *_OWN_FILES)
 TESTED = ("ndcg", "recall", "precision")
 TEST_K = 20
 _PAIRED = {"user": Column((pa.int32(),)), **dict.fromkeys(TESTED, Column((pa.float32(),)))}
-SEARCH_FOLDER = "search"  # OUT/search/<data set>/<model>.json
 PACKS = "*.jsonl"  # OUT/*.jsonl
 _RUN = re.compile(r"(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
 

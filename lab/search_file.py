@@ -1,9 +1,9 @@
-"""OUT/search/<data set>/<model>.json: the record of one model's search, and the recipe that it found best."""
+"""<data set>/<model>.json: the record of one model's search, and the recipe that it found best."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,20 +11,42 @@ from typing import Any, TypedDict
 
 from hmlet.config import Recipe
 from hmlet.errors import ConfigError
-from hmlet.reproduction.records import SEARCH_FOLDER
 from hmlet.system.files import put
 from hmlet.system.outside import MOST_RECORD, parse_json, read_text
-from hmlet.system.spelling import option
-from hmlet.training.trainer import SELECTION
-from hmlet.tuning import TrialRecord, best_trial
-from hmlet.tuning.trial import Trained
 
 SEARCH_FORMAT = 1
+SELECTION = "ndcg"
 
 
 class DataReference(TypedDict):
     name: str
     fingerprint: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point: what it changed, and validation metrics and their epoch, or an error."""
+
+    params: Mapping[str, object]
+    seconds: float | None
+    valid: Mapping[str, float] | None = None
+    best_epoch: int | None = None
+    error: str | None = None
+
+    @property
+    def value(self) -> float | None:
+        """Validation NDCG@20."""
+        return None if self.valid is None else self.valid[SELECTION]
+
+    def as_json(self) -> dict[str, object]:
+        about: dict[str, object] = {"params": self.params}
+        about |= {"error": self.error} if self.valid is None else {"valid": self.valid, "best_epoch": self.best_epoch}
+        return about | {"seconds": self.seconds}
+
+
+def best_of(trials: Iterable[Trial]) -> Trial | None:
+    """The trial with the highest value, the earliest of several."""
+    return max((trial for trial in trials if trial.valid), key=lambda trial: trial.value or 0.0, default=None)
 
 
 @dataclass(frozen=True)
@@ -39,7 +61,7 @@ class SearchFile:
     hardware: Mapping[str, object]
     selection: str = f"validation {SELECTION}@20"
     format_version: int = SEARCH_FORMAT
-    trials: tuple[TrialRecord, ...] = ()
+    trials: tuple[Trial, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> SearchFile:
@@ -47,7 +69,7 @@ class SearchFile:
         try:
             content: Any = parse_json(read_text(path, "the trials of a search", MOST_RECORD))
             del content["device_minutes"]  # a sum over the trials
-            trials = tuple(_read_trial(number, trial) for number, trial in enumerate(content.pop("trials")))
+            trials = tuple(Trial(**trial) for trial in content.pop("trials"))
             return cls(**content, trials=trials)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} is not a search file ({error!r})", "restore it from a copy") from error
@@ -59,19 +81,8 @@ class SearchFile:
     @property
     def best(self) -> float | None:
         """The best validation value so far."""
-        found = best_trial(self.trials)
+        found = best_of(self.trials)
         return None if found is None else found.value
-
-    def require_same(self, other: SearchFile, path: Path) -> None:
-        """Refuse to go on with a search over something else; keys that a recipe got later have their defaults."""
-        same = {
-            "data": self.data == other.data,
-            "base": Recipe.from_toml(self.base) == Recipe.from_toml(other.base),
-            "space": self.space == other.space,
-        }
-        for key, agrees in same.items():
-            if not agrees:
-                raise ConfigError(f"{path} is a search with another {key}", f"choose another {option('out')}")
 
     def write(self, path: Path) -> None:
         content = {
@@ -83,26 +94,10 @@ class SearchFile:
             "space": self.space,
             "selection": self.selection,
             "hardware": self.hardware,
-            "trials": [_trial_json(trial) for trial in self.trials],
+            "trials": [trial.as_json() for trial in self.trials],
             "device_minutes": self.device_minutes,
         }
         put(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def _trial_json(trial: TrialRecord) -> dict[str, object]:
-    """A trial in its search's file: it has validation metrics and their epoch, or an error."""
-    if trial.trained is None:
-        return {"params": trial.params, "error": trial.error, "seconds": trial.seconds}
-    valid, best_epoch = trial.trained.valid, trial.trained.best_epoch
-    return {"params": trial.params, "valid": valid, "best_epoch": best_epoch, "seconds": trial.seconds}
-
-
-def _read_trial(number: int, content: Mapping[str, Any]) -> TrialRecord:
-    params, seconds = content["params"], content["seconds"]
-    if "error" in content:
-        return TrialRecord(number, "failed", params, None, seconds, None, content["error"])
-    trained = Trained(content["valid"], content["best_epoch"], seconds)
-    return TrialRecord(number, "complete", params, trained.value, seconds, None, trained=trained)
 
 
 def best_recipe(search: SearchFile, own: Mapping[str, object] = MappingProxyType({})) -> str | None:
@@ -113,16 +108,16 @@ def best_recipe(search: SearchFile, own: Mapping[str, object] = MappingProxyType
     """
     base = Recipe.from_toml(search.base)
     agreed = [key for key in own if key in search.space]
-    points = {trial.number: {**base.flat(), **trial.params} for trial in search.trials}
+    flat = base.flat()
     counted = [
         trial
         for trial in search.trials
-        if trial.trained is not None and all(points[trial.number][key] == own[key] for key in agreed)
+        if trial.valid is not None and all({**flat, **trial.params}[key] == own[key] for key in agreed)
     ]
-    best = best_trial(counted)
+    best = best_of(counted)
     if best is None:
         return None
-    found = points[best.number]
+    found = {**flat, **best.params}
     values = {key: value for key, value in own.items() if key in found}
     values |= {key: found[key] for key in search.space}
     sections: dict[str, list[str]] = {}
@@ -133,7 +128,7 @@ def best_recipe(search: SearchFile, own: Mapping[str, object] = MappingProxyType
     lines = [
         f"# The best of {tried} of {base.train.epochs} epochs by validation NDCG@20 "
         f"({best.value:.4f}), {search.device_minutes:.1f} device minutes:",
-        f"# lab/results/{SEARCH_FOLDER}/{search.data['name']}/{search.model}.json",
+        f"# lab/results/search/{search.data['name']}/{search.model}.json",
     ]
     for section in sorted(sections):
         lines += [f"[{section}]", *sections[section], ""]
