@@ -42,8 +42,8 @@ format: $(READY) ## format the code and fix what the linter can
 docs: $(READY) ## write what docs/ has from the code: the commands, the run record, the tables and plots of results
 	$(BIN)/python scripts/generate_cli_docs.py
 	$(BIN)/python scripts/generate_artifact_docs.py
-	$(BIN)/python scripts/reproduction.py docs
-	$(BIN)/python scripts/figures.py
+	$(BIN)/python -m lab.documents docs
+	$(BIN)/python -m lab.figures
 
 site: $(READY) ## build the documentation as a site in build/site, which needs no network
 	$(BIN)/python scripts/site.py

@@ -68,9 +68,7 @@ print(len(data), len(Dataset.load("out")), "polars" in sys.modules, "pandas" in 
 
 
 CALLED = {"hmlet", "hmlet.api", "hmlet.errors", "hmlet.version"}
-OWN_ROOM = {
-    "board": "hmlet.reproduction", "console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"
-}  # fmt: skip
+OWN_ROOM = {"console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"}
 
 
 @pytest.mark.parametrize(

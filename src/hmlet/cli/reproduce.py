@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
-from hmlet.errors import ConfigError
 
 if TYPE_CHECKING:
     from hmlet.reproduction import Reproduction, WantedRun
@@ -43,15 +42,8 @@ def reproduce(
     minutes: Annotated[
         float | None, typer.Option(help="Skip runs that would not finish within this many minutes.")
     ] = None,
-    search: Annotated[
-        int | None, typer.Option(help="Search each model's recipe instead, with this many trials, on validation only.")
-    ] = None,
-    space: Annotated[
-        Path | None,
-        typer.Option(help="With --search: a TOML file with a [space] table. Default: each model's own space."),
-    ] = None,
     pack: Annotated[
-        Path | None, typer.Option(help="Also pack this call's records into one .tar.gz after each run.")
+        Path | None, typer.Option(help="Also write this call's records into one file of JSON lines after each run.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the weights of every run.")] = False,
@@ -67,10 +59,8 @@ def reproduce(
 
     Example: hmlet reproduce --dataset gowalla --table main --table ablation --out results --minutes 9
     """
-    from hmlet.reproduction import choose, plan_runs, reproduce_choices, search_recipes, wanted_runs
+    from hmlet.reproduction import choose, plan_runs, reproduce_choices, wanted_runs
 
-    if space is not None and search is None:
-        raise ConfigError(f"--space {space} needs --search", "add --search 8, for example")
     choices, data = choose(
         dataset or [],
         models=model or [],
@@ -81,12 +71,7 @@ def reproduce(
         progress=progress,
     )
     if plan:
-        tell_plan(wanted_runs(plan_runs(choices), out), out, as_json)
-    elif search is not None:
-        files = search_recipes(
-            choices, data, out, search, space=space, device=device, minutes=minutes, packed=pack, progress=progress
-        )
-        _tell_search(files, as_json)
+        _tell_plan(wanted_runs(plan_runs(choices), out), out, as_json)
     else:
         result = reproduce_choices(
             choices, data, out, device=device, minutes=minutes, keep=keep, packed=pack, progress=progress
@@ -116,15 +101,7 @@ def _tell(result: Reproduction, as_json: bool) -> None:
     print_line(f"{result.page} has every table and figure")
 
 
-def _tell_search(files: list[Path], as_json: bool) -> None:
-    if as_json:
-        print_json({"searches": [str(path) for path in files]})
-        return
-    for path in files:
-        print_line(f"{path} has the trials")
-
-
-def tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
+def _tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
     """The planned runs, and which are done."""
     if as_json:
         print_json({"runs": [run.as_json() for run in runs]})

@@ -1,7 +1,7 @@
 """The default rule: settings that fit a data set, from its size and the device alone.
 
-benchmarks/search_defaults.py tried grids of settings on data sets of eight shapes, and results/defaults has what it
-found; docs/defaults.md says how the rule follows from that. What the rule rests on:
+lab/benchmarks/search_defaults.py tried grids of settings on data sets of eight shapes, and lab/results/defaults has
+what it found; docs/defaults.md says how the rule follows from that. What the rule rests on:
 
 - A spectral start is where a random one is after many epochs, so a small step size is enough everywhere. It grows with
   the number of nodes, and with fewer columns.

@@ -117,7 +117,7 @@ def run_campaign(
             outcome.skipped[f"{run.dataset}/{run.name}"] = str(error)
             continue
         if packed is not None:
-            pack(out, outcome.trained, packed)
+            pack(outcome.trained, packed)
     return outcome
 
 

@@ -9,26 +9,26 @@ from pathlib import Path
 
 from hmlet.errors import ConfigError
 from hmlet.ranking.statistics import markdown_table
-from hmlet.reproduction.records import SCORE_FILES
+from hmlet.reproduction.records import Record
 from hmlet.reproduction.sheets import Links, Sheet, Value
 
 _RECORD_BLOCK = re.compile(r"(<!-- made from records: ([\w -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
-def sheet_markdown(sheet: Sheet, home: Path, *, heading: str | None = "###") -> str:
-    """A sheet with its heading and its remark; links lead from `home` to the records."""
+def sheet_markdown(
+    sheet: Sheet, home: Path, *, heading: str | None = "###", address: Callable[[Record], str] | None = None
+) -> str:
+    """A sheet with its heading and its remark; links lead from `home` to the records, or to their `address`."""
+
+    def text(value: Value) -> str:
+        if not isinstance(value, Links):
+            return value.replace("|", "\\|")
+        to = address or (lambda record: Path(os.path.relpath(record.file, home)).as_posix())
+        return " ".join(f"[{record.recipe.seed}]({to(record)})" for record in value)
+
     head = [] if heading is None else [f"{heading} {sheet.title}\n", f"{sheet.see}\n"]
-    rows = [list(sheet.columns), *([_text(value, home) for value in row] for row in sheet.rows)]
+    rows = [list(sheet.columns), *(list(map(text, row)) for row in sheet.rows)]
     return "\n".join([*head, markdown_table(rows)]) + "\n"
-
-
-def _text(value: Value, home: Path) -> str:
-    if not isinstance(value, Links):
-        return value.replace("|", "\\|")
-    return " ".join(
-        f"[{record.recipe.seed}]({Path(os.path.relpath(record.path / SCORE_FILES['train'], home)).as_posix()})"
-        for record in value
-    )
 
 
 def fill(text: str, make: Callable[[Sequence[str]], str]) -> str:
