@@ -302,14 +302,8 @@ def test_a_training_leaves_much_free_if_it_takes_a_third_of_it_on_all_ranks(monk
             assert leaves_much_free(chosen, sizes, device, ranks) is expected
 
 
-def test_free_memory_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert free_memory(torch.device("cpu")) > 0
-    meminfo, unknown = tmp_path / "meminfo", 1 << 62
-    monkeypatch.setattr(planning, "Path", lambda name: meminfo)
-    assert free_memory(torch.device("cpu")) == unknown
-    for text, free in (("MemTotal: 9 kB\n", unknown), ("MemTotal: 9 kB\nMemAvailable: 5 kB\n", 5 * 1024)):
-        meminfo.write_text(text)
-        assert free_memory(torch.device("cpu")) == free
+def test_free_memory_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < free_memory(torch.device("cpu")) < 1 << 62
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3, 8))  # free, and in all
     assert free_memory(torch.device("cuda", 0)) == 3
 

@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -280,13 +280,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.is_file():
-        return 1 << 62  # not Linux: nothing to compare with
-    for line in meminfo.read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 1 << 62
+    available: int = psutil.virtual_memory().available
+    return available
 
 
 def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:
