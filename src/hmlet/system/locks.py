@@ -31,3 +31,12 @@ def held(path: Path, patience: float = 0.0, kind: type[HmletError] = HmletError)
         yield
     finally:
         lock.release()
+
+
+def is_held(path: Path) -> bool:
+    """Whether anyone holds this lock now."""
+    try:
+        with FileLock(path, timeout=0.0):
+            return False
+    except Timeout:
+        return True
