@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 CORE = (
     *("torch", "numpy", "scipy", "pyarrow", "polars"),
-    *("safetensors", "msgspec", "pydantic", "typer", "rich", "platformdirs"),
+    *("safetensors", "msgspec", "pydantic", "typer", "rich", "platformdirs", "filelock", "psutil"),
 )
 
 # Python runs a module of this name at its start, in child processes too.

@@ -169,17 +169,6 @@ def test_linear_cost(bench: Bench) -> None:
     assert set(found["exponent"]) == {"graph", "operator", "product", "lightgcn_step", "hmlet-end_step"}
 
 
-def test_host_graph(bench: Bench) -> None:
-    """On CPU both sides are one operator: the same product, nothing copied, and no rate of a link."""
-    found = bench("host_graph", "--dims", "8", "--batch", "16", "--repeats", "1")
-    assert [case["edge_dropout"] for case in found["cases"]] == [0.0, 0.4]
-    assert found["link_GB_per_s"] is None
-    for case in found["cases"]:
-        assert (case["same"], case["relative_error"], case["copied_bytes"]) == (True, 0.0, 0)
-        assert case["host"]["operator_bytes"] == case["device"]["operator_bytes"]
-        assert case["step_slowdown"] == case["host"]["step_ms"] / case["device"]["step_ms"]
-
-
 def test_building_a_graph_takes_at_most_three_times_its_size() -> None:
     script = importlib.import_module("bench_linear_cost")
     data = importlib.import_module("synthetic").power_law_edges(100_000, torch.device("cpu"))

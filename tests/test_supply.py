@@ -151,7 +151,7 @@ def test_a_finding_of_the_audit_fails_and_a_lost_connection_does_not() -> None:
 
 
 def test_files_name_no_host_beyond_the_known_ones() -> None:
-    named = [(file, host) for file, text in tracked_texts() for host in re.findall(r"https?://([^\s/:\"'`)>]+)", text)]
+    named = [(file, host) for file, text in tracked_texts() for host in re.findall(r"https?://([^\s/:;\"'`)>]+)", text)]
     assert [(file, host) for file, host in named if host not in HOSTS and not NO_HOSTS.fullmatch(host)] == []
 
 

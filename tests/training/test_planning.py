@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from hmlet.config import Recipe, Shape, resolve
 from hmlet.data import Dataset
 from hmlet.errors import OutOfMemory
-from hmlet.graph.kernels import build_operator, plan_operator, stream
+from hmlet.graph.kernels import build_operator, plan_operator
 from hmlet.models import MODELS
 from hmlet.ranking import evaluation
 from hmlet.ranking.scoring import repeated_kind
@@ -159,21 +159,6 @@ def test_a_softmax_holds_a_block_and_not_the_whole_matrix() -> None:
     assert many < 32_768 * 41_000 * 2  # the whole matrix, in two bytes
 
 
-def test_a_graph_in_the_hosts_memory_by_hand() -> None:
-    """Of the operator: a scale a node, 24 bytes a segment and 24 an entry of a block; and it is not captured."""
-    sizes, users = Sizes(1000, 500, 10**8), 1000
-    chosen = recipe("lightgcn", "train.graph_memory=host")
-    plan, resident = memory_plan(chosen, sizes, "cuda"), memory_plan(recipe("lightgcn"), sizes, "cuda")
-    segments = 1500 + 2 * 10**8 // 512
-    assert plan.graph == 1500 * 4 + 24 * segments + 24 * stream.BLOCK + 16 * users + 4 * sizes.edges
-    thinned = 2 * 10**8 * 8 + segments * 8  # neighbours, weights and ends
-    assert resident.activations - plan.activations == pytest.approx(thinned, rel=0.001)
-    assert resident.captured
-    assert not plan.captured
-    on_cpu = memory_plan(chosen, sizes)
-    assert on_cpu == memory_plan(recipe("lightgcn"), sizes)  # where the graph is in that memory anyway
-
-
 def test_a_deterministic_step_copies_the_rows_of_its_batch() -> None:
     """On CUDA other steps read them where they lie: of every row, then, its factor and its e⁰ at the least."""
     plain = recipe("lightgcn", "train.batch_size=100_000")
@@ -240,15 +225,15 @@ def test_fewer_columns_are_a_multiple_of_eight_or_less_than_that(columns: int, o
 def test_changes_go_together_where_none_is_enough() -> None:
     """One column and one layer leave nothing to lower: only all savings at once take the least."""
     least = recipe("hmlet-end", "model.embedding_size=1", "model.layers=1", "model.gate_hidden=[512,1]")
-    savings = ["train.optimizer_state=bfloat16", "train.precision=bfloat16", "train.graph_memory=host"]
+    savings = ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
     needed = memory_plan(least.changed(savings), LARGE, "cuda").total
     (found,) = changes(least, LARGE, "cuda", 1, needed)
     assert (found.what, found.total) == (" ".join(f"--set {saving}" for saving in savings), needed)
     assert changes(least, LARGE, "cuda", 1, needed - 1) == []
 
 
-def test_the_graph_leaves_the_device_only_where_it_has_to() -> None:
-    """Few edges, and a column for each of two ranks: the other two savings are enough together, and none is alone."""
+def test_two_savings_together_may_be_enough() -> None:
+    """Few edges, and a column for each of two ranks: neither saving is enough alone."""
     least = recipe("lightgcn", "model.embedding_size=2", "model.layers=1", "train.edge_dropout=0.0")
     sizes, both = Sizes(10**6, 10**6, 6), ["train.optimizer_state=bfloat16", "train.precision=bfloat16"]
     needed = memory_plan(least.changed(both), sizes, "cuda", Ranks(0, 2)).total
@@ -317,14 +302,8 @@ def test_a_training_leaves_much_free_if_it_takes_a_third_of_it_on_all_ranks(monk
             assert leaves_much_free(chosen, sizes, device, ranks) is expected
 
 
-def test_free_memory_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert free_memory(torch.device("cpu")) > 0
-    meminfo, unknown = tmp_path / "meminfo", 1 << 62
-    monkeypatch.setattr(planning, "Path", lambda name: meminfo)
-    assert free_memory(torch.device("cpu")) == unknown
-    for text, free in (("MemTotal: 9 kB\n", unknown), ("MemTotal: 9 kB\nMemAvailable: 5 kB\n", 5 * 1024)):
-        meminfo.write_text(text)
-        assert free_memory(torch.device("cpu")) == free
+def test_free_memory_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < free_memory(torch.device("cpu")) < 1 << 62
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3, 8))  # free, and in all
     assert free_memory(torch.device("cuda", 0)) == 3
 

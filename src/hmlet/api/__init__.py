@@ -11,7 +11,7 @@ from hmlet.models import DEFAULT
 from hmlet.runs.record import RECORD
 from hmlet.training.environment import environment
 from hmlet.training.profiling import MeasuredRun
-from hmlet.tuning.backend import Pruning, Sampler
+from hmlet.tuning.study import Pruning, Sampler
 
 __all__ = [
     "DEFAULT",

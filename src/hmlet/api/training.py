@@ -37,7 +37,7 @@ from hmlet.training.profiling import UNWATCHED, Profile
 from hmlet.training.trainer import EpochEvent, Listener
 from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
 from hmlet.tuning import search as tuning
-from hmlet.tuning.backend import Pruning, Sampler
+from hmlet.tuning.study import Pruning, Sampler
 
 TOLD_SECONDS = 5.0  # shorter than this, a forecast is not shown
 log = logging.getLogger(__name__)

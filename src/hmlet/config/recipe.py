@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar, Unpack
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from hmlet.config.settings import Settings, as_tables
-from hmlet.config.toml import Table, merge, parse_overrides, parse_toml, toml_value
+from hmlet.config.toml import Table, merge, parse_overrides, parse_toml, toml_line
 from hmlet.config.train import TrainConfig
 from hmlet.errors import ConfigError
 from hmlet.graph.layers import Similarity
@@ -68,7 +68,7 @@ class Recipe(Section):
             values = getattr(self, name).model_dump(mode="json", exclude_none=True)
             values = {"name": values.pop("name"), **values} if "name" in values else values
             if values:
-                lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in values.items())]
+                lines += ["", f"[{name}]", *(toml_line(key, value) for key, value in values.items())]
         return "\n".join(lines) + "\n"
 
     def changed(self, overrides: Iterable[str] = (), **settings: Unpack[Settings]) -> Recipe:

@@ -227,11 +227,9 @@ class RunDirectory(RecordedFiles):
         return weights
 
     def weights(self) -> dict[str, Tensor]:
-        """The finished model's parameters by today's names, whichever format version they were written in."""
+        """The finished model's parameters."""
         name = "model.safetensors"
         tensors = self.require_finished().read_tensors(name)
-        if self.record.format_version < 2:
-            tensors = files.without_hidden_biases(tensors)
         files.require(tensors, model_tensors(self.recipe(), *self.nodes, tensors, self.origin(name)), self.origin(name))
         return tensors
 

@@ -70,7 +70,7 @@ class Learner:
         """Â with float32 products and without self-loops."""
         if not self.model.self_loops and self.operator.storage is None:
             return self.operator
-        return propagator(self.graph, self.device, memory=self.recipe.train.graph_memory)
+        return propagator(self.graph, self.device)
 
     @torch.no_grad()
     def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:

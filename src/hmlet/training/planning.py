@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -106,8 +106,7 @@ def remembered_plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> 
 def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
     model = _dry_model(recipe, sizes).keep_columns(ranks)
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
-    loops, memory = model.self_loops, recipe.train.graph_memory
-    operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
+    operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
     loss = build_loss(recipe.train.loss, recipe.loss)
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
@@ -118,7 +117,7 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
         activations=max(0, _step_bytes(recipe, model, operator, sizes, device, ranks) - trained),
         ranking=_ranking_bytes(model, operator, sizes, device, ranks),
         start=_start_bytes(recipe, model, sizes, device, ranks),
-        captured=device == "cuda" and ranks.size == 1 and operator.capturable and not recipe.model.solved,
+        captured=device == "cuda" and ranks.size == 1 and not recipe.model.solved,
     )
 
 
@@ -187,7 +186,7 @@ def _start_bytes(recipe: Recipe, model: Model, sizes: Sizes, device: str, ranks:
     """The most that a spectral start holds beside the graph: the parameters, an operator of its own, and its blocks."""
     if not recipe.model.starts_spectrally:
         return 0
-    operator = plan_operator(sizes.nodes, sizes.edges, device, memory=recipe.train.graph_memory)
+    operator = plan_operator(sizes.nodes, sizes.edges, device)
     own = operator.nbytes if model.self_loops or recipe.train.precision == "bfloat16" else 0
     with torch.no_grad(), Ledger(model) as ledger:
         spectral_embedding(operator.product, sizes.users, model.embedding, torch.Generator(), ranks)
@@ -237,13 +236,10 @@ class Change:
 def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> list[Change]:
     """What makes a training on `size` ranks fit that does not: each alone, the mildest value of its kind.
 
-    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model; the
-    graph goes to the host, which costs time, only where it has to.
+    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model.
     """
     columns = recipe.model.columns
-    on_cuda = device == "cuda"
-    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
-    streaming = ["train.graph_memory=host"] if on_cuda else []
+    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if device == "cuda" else [])]
     smaller = [] if recipe.model.solved else [recipe.train.batch_size >> by for by in range(1, 31)]
     wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.splits]
     narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
@@ -265,13 +261,13 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         return [*mildest([(settings, ranks) for ranks in [size, *wider]]), *mildest(fewer)]
 
     alone = [
-        *(change for saving in [*savings, *streaming] for change in mildest([([saving], size)])),
+        *(change for saving in savings for change in mildest([([saving], size)])),
         *mildest([([f"train.batch_size={batch}"], size) for batch in smaller if batch]),
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
         *(change for kind in recipe.model.lighter() for change in mildest([([each], size) for each in kind])),
     ]
-    return alone or together(savings) or together([*savings, *streaming])
+    return alone or together(savings)
 
 
 def fits(total: int, device: str, size: int, free: int) -> bool:
@@ -284,13 +280,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.is_file():
-        return 1 << 62  # not Linux: nothing to compare with
-    for line in meminfo.read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 1 << 62
+    available: int = psutil.virtual_memory().available
+    return available
 
 
 def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:

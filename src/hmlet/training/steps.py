@@ -50,8 +50,7 @@ class Steps(Protocol):
 
 def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.device) -> Operator:
     """What a model's layers are propagated by: the graph's Â, stored as the recipe says."""
-    train = recipe.train
-    return propagator(graph, device, self_loops=model.self_loops, precision=train.precision, memory=train.graph_memory)
+    return propagator(graph, device, self_loops=model.self_loops, precision=recipe.train.precision)
 
 
 def make_steps(
@@ -117,8 +116,7 @@ class GradientSteps:
     A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the
     optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
     On CUDA the step is captured once as a graph and replayed; on several ranks it is not, because a collective that
-    waits inside a replay for a rank that is gone cannot be given up; nor is it where the graph is streamed, because
-    launching is nothing beside the copies.
+    waits inside a replay for a rank that is gone cannot be given up.
     """
 
     def __init__(
@@ -137,7 +135,7 @@ class GradientSteps:
         self.optimizer = make_optimizer(recipe.train, self.parameters, self.rate, self.broken, self.generator)
         self.temperature = torch.ones((), device=device)
         self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
-        self.captures = self.on_cuda and ranks.size == 1 and operator.capturable
+        self.captures = self.on_cuda and ranks.size == 1
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager = False  # whether steps are taken one operation at a time although they could be captured
         self.eager_steps = 0

@@ -1,6 +1,6 @@
-"""Search for a recipe: the space, one trial of it, and the queues that trials come from."""
+"""Search for a recipe: the space, its trials, and the study that processes share."""
 
-from hmlet.tuning.queue import LocalQueue, Queue
+from hmlet.tuning.queue import LocalQueue
 from hmlet.tuning.search import Tuning, tune
 from hmlet.tuning.space import Point, Range, Space, draw, load_space
 from hmlet.tuning.trial import Objective, TrialRecord, best_trial
@@ -9,7 +9,6 @@ __all__ = [
     "LocalQueue",
     "Objective",
     "Point",
-    "Queue",
     "Range",
     "Space",
     "TrialRecord",

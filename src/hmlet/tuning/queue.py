@@ -1,7 +1,4 @@
-"""The queue of a search: which trial comes next, and what became of the others.
-
-LocalQueue is one process's own; hmlet.tuning.study has the one that processes share through Optuna.
-"""
+"""A queue of one process's own, without Optuna: which trial comes next, and what became of the others."""
 
 from __future__ import annotations
 
@@ -9,26 +6,11 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from hmlet.errors import HmletError, MissingExtra
 from hmlet.training.trainer import Interrupted
 from hmlet.tuning.space import Point
-from hmlet.tuning.trial import Task, Trained, TrialRecord
-
-Train = Callable[[Task], Trained]
-
-
-class Queue(Protocol):
-    """The trials of one search."""
-
-    def take(self, train: Train) -> bool:
-        """Have `train` train the next trial and record the result; False when no trial is left."""
-        ...
-
-    def records(self) -> list[TrialRecord]:
-        """Every trial so far, in the order of their numbers."""
-        ...
+from hmlet.tuning.trial import Task, Train, TrialRecord
 
 
 class LocalQueue:

@@ -12,7 +12,7 @@ from hmlet.graph.kernels.activation import Activation, dense, dropout_relu, gumb
 from hmlet.graph.kernels.factory import build_operator, plan_operator
 from hmlet.graph.kernels.launching import standing_for
 from hmlet.graph.kernels.log_sum_exp import Own, kth_best, log_sums
-from hmlet.graph.kernels.operator import Memory, Operator, draw_key, fork
+from hmlet.graph.kernels.operator import Operator, draw_key, fork
 from hmlet.graph.kernels.parts import part
 from hmlet.graph.kernels.precision import multiplies_bfloat16
 from hmlet.graph.kernels.scores import pair_scores
@@ -20,7 +20,6 @@ from hmlet.graph.kernels.triplets import can_fuse, joined_margins, mean_margins
 
 __all__ = [
     "Activation",
-    "Memory",
     "Operator",
     "Own",
     "build_operator",

@@ -8,21 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hmlet.graph.kernels.parts import part
 
-Memory = Literal["device", "host"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Operator(ABC):
     """Â (+ a diagonal): y_n = scale_n Σ_m scale_m x_m over the neighbours m of n, + loop_n x_n."""
-
-    capturable: ClassVar[bool] = True  # whether a CUDA graph may hold a step that uses it
 
     n_nodes: int
     n_edges: int  # of the whole graph, whatever is dropped
@@ -47,10 +43,6 @@ class Operator(ABC):
         with part("edge dropout"):
             return self._thin(rate, key)
 
-    def weigh(self, weights_E: Tensor) -> Operator:
-        """The operator with these weights at its undirected edges, for a graph in the device's memory."""
-        raise NotImplementedError(f"{type(self).__name__} makes the weights of its edges from nodes")
-
     def product(self, x_ND: Tensor, addend_ND: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Â x (+ addend), without a gradient. x is gathered in the storage type, which is also the result's default."""
         with part("product"):
@@ -68,6 +60,10 @@ class Operator(ABC):
         """Â x, and x for whatever else uses it: the product's backward adds the gradient that comes that way."""
         forked: tuple[Tensor, Tensor] = _Fork.apply(x_ND, self)  # type: ignore[no-untyped-call]
         return forked
+
+    @abstractmethod
+    def weigh(self, weights_E: Tensor) -> Operator:
+        """The operator with these weights at its undirected edges."""
 
     @abstractmethod
     def _held(self) -> list[Tensor]:
