@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from served import Server
 from server import HMLET, log_lines
 
 from hmlet.api import Run
+from hmlet.serving.settings import Settings, listen
 
 Start = Callable[..., Server]
 TOKEN = "a-token-that-must-not-be-logged"
@@ -163,6 +165,11 @@ def test_it_says_where_it_listens_once_it_does(runs: Path) -> None:
     finally:
         process.send(signal.SIGTERM)
         process.wait(30)
+
+
+def test_answers_are_not_held_back_for_a_fuller_packet() -> None:
+    with listen(Settings(port=0)) as sock:  # asyncio sets TCP_NODELAY on connections of sockets that name TCP
+        assert sock.proto == socket.IPPROTO_TCP
 
 
 def test_a_taken_port_is_one_line(server: Server, runs: Path) -> None:

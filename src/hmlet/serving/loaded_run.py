@@ -148,6 +148,8 @@ class LoadedRun:
         self, allow: Sequence[Id] | None, deny: Sequence[Id] | None, warnings: dict[str, None] | None
     ) -> Tensor | None:
         """Which items a filter lets through; None without a filter."""
+        if allow is None and deny is None:
+            return None
         known = (None if ids is None else self.known("item", ids, warnings) for ids in (allow, deny))
         return allowed_items(self.data.n_items, *(None if ids is None else np.array(ids, np.int64) for ids in known))
 
