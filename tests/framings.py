@@ -108,8 +108,8 @@ FRAMINGS: dict[str, Framing] = {
         ("no host", get(b"GET /v1/model HTTP/1.1", b"")),
         ("an empty host", get(b"GET /v1/model HTTP/1.1", b"Host:\r\n")),
         ("two hosts", get(b"GET /v1/model HTTP/1.1", HOST + b"Host: evil.example\r\n")),
-        ("a header of 64 KiB", get(HEALTH, HOST + b"X-Long: " + b"x" * 65536 + b"\r\n")),
-        ("a path of 64 KiB", get(b"GET /" + b"x" * 65536 + b" HTTP/1.1")),
+        ("a header of 128 KiB", get(HEALTH, HOST + b"X-Long: " + b"x" * (1 << 17) + b"\r\n")),
+        ("a path of 128 KiB", get(b"GET /" + b"x" * (1 << 17) + b" HTTP/1.1")),
         ("not HTTP", b"\x16\x03\x01 hello\r\n\r\n"),
     ),
     **_either(
@@ -131,6 +131,7 @@ FRAMINGS: dict[str, Framing] = {
         ("HTTP/9.9", get(b"GET /v1/health HTTP/9.9")),
         ("HTTP/1.2", get(b"GET /v1/health HTTP/1.2")),
         ("HTTP/1", get(b"GET /v1/health HTTP/1")),
+        ("no version", b"GET /v1/health\r\nHost: localhost\r\n\r\n"),
         ("two spaces in the first line", get(b"GET  /v1/health HTTP/1.1")),
         ("300 headers", get(HEALTH, HOST + b"".join(b"X-%d: 1\r\n" % at for at in range(300)))),
         ("a body of GET", get(HEALTH, HOST + b"Content-Length: %d\r\n" % len(SMUGGLED)) + SMUGGLED),
