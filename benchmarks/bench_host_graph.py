@@ -23,11 +23,11 @@ from synthetic import power_law
 
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
-from hmlet.graph import Graph, training_graph
+from hmlet.graph import Graph, Sizes, training_graph
 from hmlet.graph.kernels import Memory, Operator, build_operator, draw_key, stream
 from hmlet.models import build
 from hmlet.system.ranks import ALONE
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import memory_plan
 from hmlet.training.steps import GradientSteps
 
 SIZES = {

@@ -225,6 +225,7 @@ class Model(nn.Module, ABC):
         return Layers(
             embeddings_ND,
             self.embedding,
+            self.n_users,
             gates or {},
             self.joined_by,
             self.factor_scale,

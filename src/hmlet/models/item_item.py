@@ -79,7 +79,7 @@ class ItemItem(Model):
             self.register_buffer(name, torch.zeros(self.node_shape(name, graph.n_users, graph.n_items), dtype=kind))
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        return Layers((), self.embedding)
+        return Layers((), self.embedding, self.n_users)
 
     def item_weights(self) -> ItemWeights:
         return ItemWeights(self.values, self.items, self.offsets)

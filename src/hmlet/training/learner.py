@@ -9,7 +9,7 @@ import torch
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.graph import Graph, propagator, training_graph
+from hmlet.graph import Graph, Sizes, propagator, training_graph
 from hmlet.graph.kernels import Operator
 from hmlet.graph.layers import with_popularity
 from hmlet.graph.spectral import spectral_embedding
@@ -20,7 +20,7 @@ from hmlet.ranking.scoring import scored_by_weights
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.planning import Sizes, leaves_much_free
+from hmlet.training.planning import leaves_much_free
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
 from hmlet.training.steps import Steps, make_operator, make_steps
 

@@ -83,6 +83,12 @@ def learning_rate(train: TrainConfig, epoch: int) -> float:
     return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
 
 
+def steps_per_epoch(loss: Loss[Batch], train: Csr, batch_size: int) -> int:
+    """How many batches it takes to draw as many interactions, or users, as there are."""
+    entries = int((train.counts > 0).sum()) if loss.entries == "users" else len(train.items)
+    return math.ceil(entries / batch_size)
+
+
 def batch_loss(
     recipe: Recipe,
     model: Model,
@@ -103,9 +109,9 @@ def batch_loss(
 
     layers = view()
     with part("readout and loss"):
-        value, norms = loss(layers, batch, model.n_users, ranks)
+        value, norms = loss(replace(layers, precision=train.precision), batch)
         total: Tensor = value + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
-    further = model.auxiliary(Views(layers, view, partial(loss.nodes, batch, model.n_users)), how)
+    further = model.auxiliary(Views(layers, view, partial(batch.nodes, model.n_users)), how)
     if further is not None:
         total = total + further
     return total
@@ -125,8 +131,8 @@ class GradientSteps:
         self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
     ) -> None:
         self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
-        self.loss = build_loss(recipe.train.loss, recipe.loss, recipe.train.precision).to(device)
-        self.per_epoch = self.loss.steps(data.csr("train"), recipe.train.batch_size)
+        self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
+        self.per_epoch = steps_per_epoch(self.loss, data.csr("train"), recipe.train.batch_size)
         self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device, recipe.train.draw)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
         self.parameters = [*model.parameters(), *self.loss.parameters()]
