@@ -32,10 +32,11 @@ from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
 from hmlet.ranking.scoring import BriefScorer, repeated_kind
 from hmlet.ranking.top_k import candidate_bytes
+from hmlet.runs.loading import set_nodes
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import readable
-from hmlet.training.steps import batch_loss, deterministic
+from hmlet.training.steps import batch_loss, deterministic, keep_columns
 
 META = torch.device("meta")
 PLENTY = 200  # times e⁰, a batch and the edges is far more than any training takes
@@ -88,7 +89,7 @@ def remembered_plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> 
 
 
 def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
-    model = _dry_model(recipe, sizes).keep_columns(ranks)
+    model = keep_columns(_dry_model(recipe, sizes), ranks)
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     loops, memory = model.self_loops, recipe.train.graph_memory
     operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
@@ -124,10 +125,10 @@ def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     model = build(recipe.model, one, torch.Generator(), recipe.scoring).to(META)
     state = model.state_dict()
     resized = {
-        name: torch.empty(model.node_shape(name, sizes.users, sizes.items), dtype=state[name].dtype, device=META)
-        for name in model.per_node()
+        name: torch.empty(each.shape, dtype=state[name].dtype, device=META)
+        for name, each in model.node_tensors(sizes.users, sizes.items).items()
     }
-    model.set_nodes(sizes.users, sizes.items, resized)
+    set_nodes(model, sizes.users, sizes.items, resized)
     return model
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmlet.config import Recipe
 from hmlet.config.train import TrainConfig
@@ -46,6 +46,20 @@ class Steps(Protocol):
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` gave; a KeyError, ValueError or RuntimeError says what does not fit."""
+
+
+def keep_columns(model: Model, ranks: Ranks) -> Model:
+    """The model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
+    if ranks.size > 1:
+        model.embedding = nn.Parameter(ranks.own_columns(model.embedding.detach()), model.embedding.requires_grad)
+    model.ranks = ranks
+    return model
+
+
+def shared_weights(model: Model) -> list[nn.Parameter]:
+    """Every trained parameter that does not belong to a node: those that may rest at first."""
+    own = model.node_tensors(model.n_users, model.n_items)
+    return [parameter for name, parameter in model.named_parameters() if name not in own]
 
 
 def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.device) -> Operator:
@@ -110,7 +124,7 @@ def batch_loss(
     layers = view()
     with part("readout and loss"):
         value, norms = loss(replace(layers, precision=train.precision), batch)
-        total: Tensor = value + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
+        total: Tensor = value + train.l2 * penalty(norms, shared_weights(model) if train.l2_weights else [])
     further = model.auxiliary(Views(layers, view, partial(batch.nodes, model.n_users)), how)
     if further is not None:
         total = total + further
@@ -169,8 +183,8 @@ class GradientSteps:
         self.rate.fill_(learning_rate(self.recipe.train, epoch))
         self.loss.enter(epoch / max(1, self.recipe.train.epochs - 1))
         trained = epoch >= self.recipe.model.warmup
-        if any(weight.requires_grad != trained for weight in self.model.weights()):
-            for weight in self.model.weights():
+        if any(weight.requires_grad != trained for weight in shared_weights(self.model)):
+            for weight in shared_weights(self.model):
                 weight.requires_grad_(trained)
             self.graph, self.eager_steps = None, 0
 
@@ -202,7 +216,7 @@ class GradientSteps:
 
     def slowdown(self) -> float:
         """How many times as long as now a step takes once the resting weights are trained; nothing moves."""
-        weights, drawn = self.model.weights(), self.generator.get_state()
+        weights, drawn = shared_weights(self.model), self.generator.get_state()
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         times: dict[bool, list[float]] = {False: [], True: []}
         for trained in (False, True, False, True):
