@@ -20,7 +20,7 @@ from hmlet import Run, fit
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
-from hmlet.graph import Graph
+from hmlet.graph import Graph, Sizes
 from hmlet.graph.layers import Layers
 from hmlet.losses import LOSSES, LossConfig, Terms
 from hmlet.losses import register as register_loss
@@ -31,7 +31,7 @@ from hmlet.models import register as register_model
 from hmlet.runs.loading import load_model
 from hmlet.serving.settings import Settings
 from hmlet.system.ranks import Ranks
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import memory_plan
 
 # -- a model: linear propagation with a trained weight a layer, and the agreement of two views as a further term --
 
@@ -81,8 +81,8 @@ class Hinge(BPR):
         super().__init__(config)
         self.width = nn.Parameter(torch.tensor(config.width))
 
-    def forward(self, layers: Layers, batch: Triplets, n_users: int, ranks: Ranks) -> Terms:
-        margin_B, norms = ranks.total(*triplet_margins(layers, self.nodes(batch, n_users)))
+    def forward(self, layers: Layers, batch: Triplets) -> Terms:
+        margin_B, norms = triplet_margins(layers, batch)
         return Terms(torch.relu(self.width - margin_B).mean() + (self.width - 1.0).square(), norms)
 
 

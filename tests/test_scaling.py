@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from hmlet.config import resolve
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.graph import Sizes
+from hmlet.training.planning import memory_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 

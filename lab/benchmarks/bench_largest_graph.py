@@ -19,11 +19,11 @@ from harness import hardware, parsed, publish
 from synthetic import Synthetic, power_law_edges
 
 from hmlet.config import resolve
-from hmlet.graph import Graph
+from hmlet.graph import Graph, Sizes
 from hmlet.graph.kernels import Operator, build_operator
 from hmlet.models import build
 from hmlet.system.ranks import ALONE
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import memory_plan
 from hmlet.training.steps import WARM_UP, GradientSteps
 
 

@@ -101,7 +101,7 @@ def _errors(recipes: dict[str, Recipe], data: Dataset, graph: Graph) -> dict[str
             whole = replace(everyone.whole, share_N=everyone.whole.share_N.double())
             everyone = everyone._replace(weight=everyone.weight.double(), whole=whole)
         layers = model.propagate(steps.operator, model.training_pass(1.0, steps.generator))
-        value = loss(layers, everyone, data.n_users, ALONE).value
+        value = loss(layers, everyone).value
         (gradient,) = torch.autograd.grad(value, model.embedding)
         return value.detach().double(), gradient.double()
 

@@ -26,10 +26,10 @@ from synthetic import power_law
 from hmlet.config import resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
-from hmlet.graph import training_graph
+from hmlet.graph import Sizes, training_graph
 from hmlet.graph.kernels import build_operator
 from hmlet.runs.directory import RunDirectory
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import memory_plan
 from hmlet.training.profiling import Unwatched
 from hmlet.training.trainer import Trainer
 

@@ -31,6 +31,7 @@ from hmlet.data.catalog import load
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks, joined
 from hmlet.training.profiling import Unwatched
+from hmlet.training.steps import shared_weights
 from hmlet.training.trainer import Trainer
 
 FLOAT = 4
@@ -109,7 +110,7 @@ def formula(recipe: Recipe, trainer: Trainer, ranks: Ranks) -> float:
         gates = model.types.count("gated")
         moments = 2 * (size - 1) * 2 * sum(model.gate_hidden)
         total += gates * FLOAT * (2 * columns * others + 2 * others + moments)
-        total += ring * FLOAT * sum(weight.numel() for weight in trainer.model.weights())
+        total += ring * FLOAT * sum(weight.numel() for weight in shared_weights(trainer.model))
     return total
 
 

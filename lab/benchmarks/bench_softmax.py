@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
-from hmlet.graph import Graph, training_graph
+from hmlet.graph import Graph, Sizes, training_graph
 from hmlet.graph.kernels import log_sums
 from hmlet.graph.layers import Layers
 from hmlet.losses import Terms, register
@@ -30,8 +30,8 @@ from hmlet.losses.base import row_norms
 from hmlet.losses.sampling import Pairs
 from hmlet.losses.softmax import Softmax
 from hmlet.models import build
-from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.system.ranks import ALONE
+from hmlet.training.planning import memory_plan
 from hmlet.training.steps import GradientSteps, make_operator
 
 TARGET = 2.5  # times a BPR step
@@ -43,8 +43,8 @@ class PlainSoftmax(Softmax):
 
     name = "plain-softmax"
 
-    def forward(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Terms:
-        factors_NF = layers.factors()
+    def forward(self, layers: Layers, batch: Pairs) -> Terms:
+        factors_NF, n_users = layers.factors(), layers.n_users
         dtype = layers.embeddings_ND[-1].dtype
         users_BF = factors_NF[batch.user] / self.log_temperature.exp()
         scores_BI = users_BF.to(dtype) @ factors_NF[n_users:].to(dtype).T

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hmlet.config import Recipe, resolve
+from hmlet.graph import Sizes
 from hmlet.models.hmlet import HmletConfig
 from hmlet.system.ranks import Ranks
 from hmlet.system.units import readable
-from hmlet.training.planning import MemoryPlan, Sizes, memory_plan
+from hmlet.training.planning import MemoryPlan, memory_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT, BEGIN, END = ROOT / "docs" / "scaling.md", "<!-- model_scaling -->", "<!-- end of model_scaling -->"

@@ -136,10 +136,8 @@ def test_the_kind_of_a_model(name: str, kind: str) -> None:
 
 
 def test_what_is_known_of_a_loss() -> None:
-    assert {name for name, loss in LOSSES.items() if loss.tempered} == {"softmax", "multinomial", "softmax@k", "bsl"}
-    assert {name for name, loss in LOSSES.items() if loss.counts_users} == {"multinomial"}
-    assert not LOSSES["bpr"].Config().scheduled
-    assert LOSSES["bpr"].Config().ranked_by == "dot"
+    assert {name for name, loss in LOSSES.items() if loss.entries == "users"} == {"multinomial"}
+    assert LOSSES["bpr"].Config().scoring == ("dot", 0.0, False)
 
 
 def test_a_training_that_goes_on_keeps_a_loss_without_a_schedule() -> None:
@@ -147,5 +145,4 @@ def test_a_training_that_goes_on_keeps_a_loss_without_a_schedule() -> None:
     assert plain.continued() is plain
     assert softmax.continued() is softmax
     moving: Any = LOSSES["softmax"].Config(temperature=0.2, temperature_end=0.1)  # type: ignore[call-arg]
-    assert moving.scheduled
     assert (moving.continued().temperature, moving.continued().temperature_end) == (0.1, None)

@@ -13,8 +13,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from hmlet.graph import spectral
-from hmlet.models import MODELS, ItemWeights, build, chebycf, item_item
-from hmlet.system.ranks import Ranks
+from hmlet.models import MODELS, ItemWeights, NodeTensor, build, chebycf, item_item
 
 SHAPES = [(40, 25), (25, 40)]
 
@@ -227,13 +226,11 @@ def test_weights_are_sparse_below_a_sixteenth() -> None:
 def test_an_item_item_model_has_weights_and_no_embedding(neighbours: int, shapes: dict[str, tuple[int, ...]]) -> None:
     model = solved("ease", 25, 40, neighbours=neighbours)
     assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == shapes
-    assert {name: model.node_shape(name, 25, 40) for name in shapes} == shapes
+    assert model.node_tensors(25, 40) == {name: NodeTensor(shape, "items") for name, shape in shapes.items()}
     assert {name: tensor.dtype for name, tensor in model.state_dict().items()} == {
         "values": torch.float32, "items": torch.int32, "offsets": torch.int64,
     }  # fmt: skip
-    assert model.per_node() == set(shapes)
     assert model.embedding.shape == (65, 0)
-    assert model.keep_columns(Ranks(size=2)) is model
 
 
 def test_lighter_settings_keep_fewer_weights() -> None:

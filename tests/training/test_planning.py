@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ from torch.profiler import ProfilerActivity, profile
 from hmlet.config import Recipe, Shape, resolve
 from hmlet.data import Dataset
 from hmlet.errors import OutOfMemory
-from hmlet.graph.kernels import build_operator, plan_operator
+from hmlet.graph import Sizes
+from hmlet.graph.kernels import Operator, build_operator, plan_operator
+from hmlet.losses import build_loss
+from hmlet.losses.sampling import Draw
 from hmlet.models import MODELS
 from hmlet.ranking import evaluation
 from hmlet.ranking.scoring import repeated_kind
@@ -26,7 +30,6 @@ from hmlet.system.spelling import in_shell
 from hmlet.training import planning
 from hmlet.training.planning import (
     Ledger,
-    Sizes,
     changes,
     fits,
     free_memory,
@@ -129,19 +132,43 @@ def test_what_stays_is_counted_exactly(state: str, data: Dataset, tmp_path: Path
     run = RunDirectory.create(tmp_path / "run", chosen, data, "cpu")
     trainer = Trainer(data, chosen, torch.device("cpu"), run, Unwatched())
     trainer.steps.take(0, 0)
-    plan, sampler = memory_plan(chosen, Sizes.of(data)), trainer.steps.sampler  # type: ignore[attr-defined]
-    drawn_from = [sampler.eligible, sampler.indptr, sampler.items, sampler.keys]
-    assert plan.graph == trainer.operator.nbytes + sum(each.nbytes for each in drawn_from) - 8  # indptr's last entry
+    plan, edges = memory_plan(chosen, Sizes.of(data)), data.count("train")
+    assert plan.graph == trainer.operator.nbytes + 24 * 2000 + 12 * edges
     moments = [trainer.steps.tensors()[f"adam.0.{name}"] for name in ("exp_avg", "exp_avg_sq")]
     assert plan.optimizer == sum(each.nbytes for each in moments)
     assert plan.table == 3 * 3000 * 48 * 4  # table, gradient, best
+
+
+def _bytes(value: object) -> int:
+    """Of all tensors that an object holds, at any depth."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, Operator):
+        return value.nbytes
+    inner = value if isinstance(value, tuple) else vars(value).values() if hasattr(value, "__dict__") else ()
+    return sum(_bytes(each) for each in inner)
+
+
+@pytest.mark.parametrize("draw", ["user", "root", "interaction", "weight"])
+@pytest.mark.parametrize("loss", ["bpr", "softmax", "multinomial", "multinomial with a ratio"])
+def test_what_batches_are_drawn_from_takes_at_most_what_is_planned(loss: str, draw: Draw, data: Dataset) -> None:
+    """But for the last of each list of offsets, and the number of those who can be drawn."""
+    name, _, more = loss.partition(" ")
+    if (name, draw) == ("multinomial", "weight"):
+        return  # is refused
+    chosen = recipe("bpr", f"train.loss={name}", f"train.draw={draw}", *["loss.temperature_ratio=2"] * bool(more))
+    train = replace(data.csr("train"), weights=np.ones(data.count("train"), dtype=np.float32))
+    sampler = build_loss(name, chosen.loss).sampler(train, data.n_items, torch.device("cpu"), draw)
+    sizes = Sizes.of(data)
+    room = memory_plan(chosen, sizes).graph - plan_operator(sizes.nodes, sizes.edges, "cpu").nbytes
+    assert room / 3 < _bytes(sampler) <= room + 3 * 8
 
 
 def test_bytes_by_hand() -> None:
     """LightGCN on CUDA: offsets, neighbours, edge numbers and weights of 4 bytes; three numbers of 8 a segment."""
     plan = memory_plan(recipe("lightgcn"), Sizes(1000, 500, 51_200), "cuda")
     segments = 1500 + 2 * 51_200 // 512
-    assert plan.graph == 1501 * 4 + 2 * 51_200 * 12 + 24 * segments + 16 * 1000 + 4 * 51_200
+    assert plan.graph == 1501 * 4 + 2 * 51_200 * 12 + 24 * segments + 24 * 1000 + 4 * 51_200
     assert plan.table == 3 * 1500 * 48 * 4
     assert plan.optimizer == 2 * 1500 * 48 * 4
     assert plan.total == plan.graph + plan.table + plan.optimizer + plan.activations + plan.ranking  # captured

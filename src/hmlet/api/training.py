@@ -20,6 +20,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
 from hmlet.data.inputs import DataLike, as_dataset
 from hmlet.errors import ConfigError
+from hmlet.graph import Sizes
 from hmlet.models import DEFAULT
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import recorded_data
@@ -32,7 +33,6 @@ from hmlet.system.units import duration
 from hmlet.training import loop as training
 from hmlet.training.capacity import Plan, device_kind, plan_training
 from hmlet.training.loop import choose_device
-from hmlet.training.planning import Sizes
 from hmlet.training.profiling import UNWATCHED, Profile
 from hmlet.training.trainer import EpochEvent, Listener
 from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space

@@ -49,7 +49,7 @@ class Recipe(Section):
         """What the loss decides of the scores of a model that it trains."""
         if self.model.solved:
             return BY_PRODUCT
-        return Scoring(self.loss.ranked_by, self.loss.adds_popularity, self.loss.learns_popularity)
+        return self.loss.scoring
 
     @property
     def objective(self) -> str:

@@ -28,12 +28,18 @@ class Layers:
 
     embeddings_ND: Sequence[Tensor]
     initial_ND: Tensor  # e⁰ as the parameter that it is, where the first layer may be a view of it
+    n_users: int  # the first nodes; the others are items
     gates: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> probability of the non-linear branch, N
     joined_by: JoinedBy = "mean"
     scale: float = 1.0  # of concatenated layers
     similarity: Similarity = "dot"
     popularity_I: Tensor | None = None  # what an item's popularity adds to its scores; the items are the last nodes
     ranks: Ranks = ALONE  # who has the other columns
+    precision: str = "float32"  # of what a loss multiplies on devices that do it in bfloat16, as train.precision says
+
+    @property
+    def n_items(self) -> int:
+        return len(self.initial_ND) - self.n_users
 
     def factors(self, rows_R: Tensor | None = None) -> Tensor:
         """The factors of some nodes (all of them without `rows_R`), whose dot products are scores: R × F.

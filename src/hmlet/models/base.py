@@ -13,7 +13,7 @@ Models take tensors and return tensors. They know no file, no epoch count and no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
@@ -179,6 +179,14 @@ class Newcomer(NamedTuple):
     nobody: float = 0.0  # every number of the factor of someone without neighbours
 
 
+class NodeTensor(NamedTuple):
+    """A tensor with rows of their own for nodes."""
+
+    shape: tuple[int, ...]
+    rows: Literal["nodes", "users", "items"] = "nodes"
+    redrawn: bool = False  # whether another graph makes it anew, and nothing of it is learned
+
+
 class ItemWeights(NamedTuple):
     """W of an item-item model: item j scores Σ W_ij over the items i of a user's history."""
 
@@ -225,6 +233,7 @@ class Model(nn.Module, ABC):
         return Layers(
             embeddings_ND,
             self.embedding,
+            self.n_users,
             gates or {},
             self.joined_by,
             self.factor_scale,
@@ -282,27 +291,12 @@ class Model(nn.Module, ABC):
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
-    def per_node(self) -> set[str]:
-        """The names of the tensors in the state that have a row for each node, or for each item."""
-        return {"embedding"} if self.popularity_I is None else {"embedding", POPULARITY}
-
-    def drawn_from_graph(self) -> set[str]:
-        """The names of those of `per_node` that another graph makes anew."""
-        return {POPULARITY} if POPULARITY in self._buffers else set()
-
-    def set_nodes(self, n_users: int, n_items: int, tensors: Mapping[str, Tensor]) -> None:
-        """Give the model other nodes: a tensor for each name of `per_node`."""
-        for name, tensor in tensors.items():
-            path, _, own = name.rpartition(".")
-            module = self.get_submodule(path)
-            before = getattr(module, own)
-            parameter = isinstance(before, nn.Parameter)
-            setattr(module, own, nn.Parameter(tensor, before.requires_grad) if parameter else tensor)
-        self.n_users, self.n_items = n_users, n_items
-
-    def node_shape(self, name: str, n_users: int, n_items: int) -> tuple[int, ...]:
-        """The shape that a tensor of `per_node` has for other nodes."""
-        return n_items if name == POPULARITY else n_users + n_items, *self.state_dict()[name].shape[1:]
+    def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
+        """The tensors of the state that have rows of their own for nodes, by name, as so many nodes would have them."""
+        found = {"embedding": NodeTensor((n_users + n_items, self.embedding.shape[1]))}
+        if self.popularity_I is not None:
+            found[POPULARITY] = NodeTensor((n_items,), "items", redrawn=POPULARITY in self._buffers)
+        return found
 
     def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer | None:
         """How a node of a side that was not trained gets its factor from its neighbours', given all nodes of theirs.
@@ -310,12 +304,6 @@ class Model(nn.Module, ABC):
         None: e⁰ by ridge regression from what the neighbours send, and then the model's own propagation.
         """
         return None
-
-    def keep_columns(self, ranks: Ranks) -> Model:
-        """This model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
-        self.embedding = nn.Parameter(ranks.own_columns(self.embedding.detach()), self.embedding.requires_grad)
-        self.ranks = ranks
-        return self
 
     def add_popularity(self, factor: float, graph: Graph, learned: bool = False) -> None:
         """Add to every item's scores what `popularity_scores` says; if it is `learned`, training starts from that."""
@@ -325,11 +313,6 @@ class Model(nn.Module, ABC):
             self.register_parameter(POPULARITY, nn.Parameter(added_I))
         else:
             self.register_buffer(POPULARITY, added_I)
-
-    def weights(self) -> list[nn.Parameter]:
-        """Every trained parameter that does not belong to a node: those that may rest at first."""
-        own = self.per_node()
-        return [parameter for name, parameter in self.named_parameters() if name not in own]
 
 
 class Scoring(NamedTuple):

@@ -23,15 +23,15 @@ def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users:
     send it, Σ e⁰(v) / sqrt(d d_v), fitted by ridge regression on the old nodes of its side. A new node without an old
     neighbour keeps its random e⁰. What popularity adds to a new item, if that is learned, follows from the old items'.
     """
-    per_node, fresh = model.per_node(), model.drawn_from_graph()
-    state = model.state_dict()
+    state, of_nodes = model.state_dict(), model.node_tensors(model.n_users, model.n_items)
     old_N = torch.zeros(model.n_users + model.n_items, dtype=torch.bool, device=model.embedding.device)
     old_N[:n_users] = old_N[model.n_users : model.n_users + n_items] = True
+    rows = {"nodes": slice(None), "users": slice(model.n_users), "items": slice(model.n_users, None)}
     for name, tensor in learned.items():
-        if name not in per_node:
+        if name not in of_nodes:
             state[name].copy_(tensor)
-        elif name not in fresh:
-            old = old_N[-len(state[name]) :]  # the items are the last nodes, and some tensors have rows for them alone
+        elif not of_nodes[name].redrawn:
+            old = old_N[rows[of_nodes[name].rows]]
             if name == POPULARITY:
                 start_I = state[name].clone()
                 state[name][~old] = learned_popularity(start_I[~old], start_I[old], tensor.to(start_I))

@@ -21,7 +21,7 @@ from hmlet.graph import Graph
 from hmlet.graph.kernels import Activation, fork
 from hmlet.graph.layers import Layers
 from hmlet.graph.work import Part
-from hmlet.models.base import NOISE_FREE, GraphModelConfig, Model, Pass, Product
+from hmlet.models.base import NOISE_FREE, GraphModelConfig, Model, NodeTensor, Pass, Product
 from hmlet.models.gating import Gate, RandomGate, gate_weights, gate_work
 from hmlet.system.section import Rate
 
@@ -209,6 +209,6 @@ class HMLET(Model):
         first = self.config.temperature_from or 0
         return temperature(self.config.temperature, (first + epoch) * self.config.temperature_speed)
 
-    def per_node(self) -> set[str]:
-        drawn = {f"gates.{layer}.choice_N2" for layer, gate in self.gates.items() if isinstance(gate, RandomGate)}
-        return {*super().per_node(), *drawn}
+    def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
+        drawn = [f"gates.{layer}.choice_N2" for layer, gate in self.gates.items() if isinstance(gate, RandomGate)]
+        return super().node_tensors(n_users, n_items) | dict.fromkeys(drawn, NodeTensor((n_users + n_items, 2)))

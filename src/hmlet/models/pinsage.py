@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
-from hmlet.models.base import GraphModelConfig, Model, Pass, Product, glorot
+from hmlet.models.base import GraphModelConfig, Model, NodeTensor, Pass, Product, glorot
 from hmlet.system.section import Depth
 
 
@@ -79,11 +79,9 @@ class PinSage(Model):
         factor_MD = torch.relu(torch.addmm(self.final_bias, hidden_MD, self.final[0])) @ self.final[1]
         return self.layers([self.embedding, columns(factor_MD, n_nodes)])
 
-    def per_node(self) -> set[str]:
-        return {*super().per_node(), *self.drawn_from_graph()}
-
-    def drawn_from_graph(self) -> set[str]:
-        return {*super().drawn_from_graph(), "neighbours_NT", "importance_NT"}
+    def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
+        drawn = NodeTensor((n_users + n_items, self.config.neighbours), redrawn=True)
+        return super().node_tensors(n_users, n_items) | {"neighbours_NT": drawn, "importance_NT": drawn}
 
 
 def neighbourhoods(

@@ -33,11 +33,9 @@ def model_tensors(
         model = empty_model(recipe)
     except (RuntimeError, MemoryError) as error:
         raise origin.fault(f"does not fit its recipe, whose model cannot be made ({first_line(error)})") from error
-    per_node = model.per_node()
+    of_nodes = model.node_tensors(n_users, n_items)
     return {
-        name: Shape(
-            tuple(model.node_shape(name, n_users, n_items) if name in per_node else tensor.shape), (tensor.dtype,)
-        )
+        name: Shape(of_nodes[name].shape if name in of_nodes else tuple(tensor.shape), (tensor.dtype,))
         for name, tensor in model.state_dict().items()
     }
 

@@ -27,6 +27,7 @@ from hmlet.data.catalog import known_name
 from hmlet.data.inputs import DataLike, as_dataset
 from hmlet.data.record import is_prepared, read_record
 from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError, TooLittleTime
+from hmlet.graph import Sizes
 from hmlet.models import FLOOR, MODELS, QUICK
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import FinishedRun
@@ -41,7 +42,6 @@ from hmlet.system.units import duration
 from hmlet.training.comparison import nominal_cost
 from hmlet.training.floor import nominal_training_seconds
 from hmlet.training.loop import choose_device, fit
-from hmlet.training.planning import Sizes
 from hmlet.training.trainer import EpochEvent, Interrupted, StopTraining
 
 PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"

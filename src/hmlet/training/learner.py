@@ -9,7 +9,7 @@ import torch
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.graph import Graph, propagator, training_graph
+from hmlet.graph import Graph, Sizes, propagator, training_graph
 from hmlet.graph.kernels import Operator
 from hmlet.graph.layers import with_popularity
 from hmlet.graph.spectral import spectral_embedding
@@ -20,9 +20,9 @@ from hmlet.ranking.scoring import scored_by_weights
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.planning import Sizes, leaves_much_free
+from hmlet.training.planning import leaves_much_free
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
-from hmlet.training.steps import Steps, make_operator, make_steps
+from hmlet.training.steps import Steps, keep_columns, make_operator, make_steps
 
 SELECTION_K = 20
 
@@ -43,8 +43,8 @@ class Learner:
             keep_freed_memory()
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
-        self.model: Model = build(recipe.model, self.graph, initial, recipe.scoring)
-        self.model.keep_columns(ranks).to(device)
+        model = build(recipe.model, self.graph, initial, recipe.scoring)
+        self.model: Model = keep_columns(model, ranks).to(device)
         self.operator = make_operator(recipe, self.model, self.graph, device)
         self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)

@@ -14,8 +14,8 @@ import torch
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, OutOfMemory, RunError, TrainingError
-from hmlet.graph import require_edges
-from hmlet.losses import build_loss
+from hmlet.graph import Sizes, require_edges
+from hmlet.losses.sampling import eligible_users
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from hmlet.runs.directory import RunDirectory, require_new
 from hmlet.runs.locking import locked
@@ -28,7 +28,7 @@ from hmlet.system.units import duration, readable
 from hmlet.training.ahead import Ahead
 from hmlet.training.comparison import compare, shares
 from hmlet.training.forecast import measure_pace, shortened, within_budget
-from hmlet.training.planning import MemoryPlan, Sizes, plainly_fits, remembered_plan, require_memory
+from hmlet.training.planning import MemoryPlan, plainly_fits, remembered_plan, require_memory
 from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
 from hmlet.training.steps import deterministic
 from hmlet.training.trainer import Listener, Tell, Trainer, extendable, untold
@@ -266,7 +266,7 @@ def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check how it was split")
     if not recipe.model.solved:
-        build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
+        eligible_users(data.csr("train"), data.n_items)
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
     if plainly_fits(recipe, Sizes.of(data), device):
         return
@@ -356,7 +356,7 @@ def _extend(run: RunDirectory, own: Recipe, recipe: Recipe) -> None:
             f"{run.path} cannot be extended: its step size falls along a cosine to nearly nothing in epoch {epochs}",
             fresh,
         )
-    if own.loss.scheduled:
+    if own.loss.continued() != own.loss:
         raise RunError(f"{run.path} cannot be extended: its loss follows a schedule that ends in epoch {epochs}", fresh)
     saved = load_checkpoint(run)
     if saved is None:

@@ -20,43 +20,28 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hmlet.config import Recipe
-from hmlet.data import Csr, Dataset
+from hmlet.data import Csr
 from hmlet.errors import ConfigError, OutOfMemory
-from hmlet.graph import Graph
+from hmlet.graph import Graph, Sizes
 from hmlet.graph.kernels import Operator, plan_operator, standing_for
 from hmlet.graph.spectral import spectral_embedding
-from hmlet.losses import build_loss
+from hmlet.losses import LOSSES, build_loss
+from hmlet.losses.sampling import FUSED
 from hmlet.models import NOISE_FREE, Model, ModelConfig, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
 from hmlet.ranking.scoring import BriefScorer, repeated_kind
 from hmlet.ranking.top_k import candidate_bytes
+from hmlet.runs.loading import set_nodes
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import readable
-from hmlet.training.steps import batch_loss, deterministic
+from hmlet.training.steps import batch_loss, deterministic, keep_columns
 
 META = torch.device("meta")
 PLENTY = 200  # times e⁰, a batch and the edges is far more than any training takes
 KEPT = 3  # times its plan is more than a training ever takes whose freed memory is kept
 PLENTY_OF_PAIRS = 100  # bytes for each pair of items are more than any closed form takes besides
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a data set is: all that a plan asks of it."""
-
-    users: int
-    items: int
-    edges: int  # training interactions
-
-    @property
-    def nodes(self) -> int:
-        return self.users + self.items
-
-    @classmethod
-    def of(cls, data: Dataset) -> Sizes:
-        return cls(data.n_users, data.n_items, data.count("train"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,14 +89,13 @@ def remembered_plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> 
 
 
 def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
-    model = _dry_model(recipe, sizes).keep_columns(ranks)
+    model = keep_columns(_dry_model(recipe, sizes), ranks)
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
-    loss = build_loss(recipe.train.loss, recipe.loss)
     state = sum(tensor.nbytes for tensor in model.state_dict().values())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.items, sizes.edges, device, recipe.train.draw),
+        graph=operator.nbytes + _sampler_bytes(recipe, sizes, device),
         table=(1 if recipe.train.epochs == 1 else 2) * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
         activations=max(0, _step_bytes(recipe, model, operator, sizes, device, ranks) - trained),
@@ -121,16 +105,29 @@ def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan
     )
 
 
+def _sampler_bytes(recipe: Recipe, sizes: Sizes, device: str) -> int:
+    """At most what batches are drawn from: three numbers of 8 bytes a user, an item an interaction, with a key unless
+    the kernel for CUDA draws, and with two numbers of a weight; and where an entry is a user, a graph."""
+    if recipe.model.solved:
+        return 0
+    draw = recipe.train.draw
+    an_edge = 4 if device == "cuda" and draw in FUSED else 28 if draw == "weight" else 12
+    drawn_from = 24 * sizes.users + an_edge * sizes.edges
+    if LOSSES[recipe.train.loss].entries == "interactions":
+        return drawn_from
+    return drawn_from + plan_operator(sizes.nodes, sizes.edges, device).nbytes
+
+
 def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
     """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
     one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
     model = build(recipe.model, one, torch.Generator(), recipe.scoring).to(META)
     state = model.state_dict()
     resized = {
-        name: torch.empty(model.node_shape(name, sizes.users, sizes.items), dtype=state[name].dtype, device=META)
-        for name in model.per_node()
+        name: torch.empty(each.shape, dtype=state[name].dtype, device=META)
+        for name, each in model.node_tensors(sizes.users, sizes.items).items()
     }
-    model.set_nodes(sizes.users, sizes.items, resized)
+    set_nodes(model, sizes.users, sizes.items, resized)
     return model
 
 
@@ -138,8 +135,8 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
     """The most that one step holds beyond parameters and optimizer, gradients included."""
     if recipe.model.solved:
         return model.solving_bytes(sizes.edges)
-    loss = build_loss(recipe.train.loss, recipe.loss, recipe.train.precision).to(META)
-    batch = loss.planned(recipe.train.batch_size, sizes.users, sizes.items, sizes.edges, device)
+    loss = build_loss(recipe.train.loss, recipe.loss).to(META)
+    batch = loss.blank(recipe.train.batch_size, sizes, device)
     temperature = torch.empty((), device=META)
     drawn = sum(each.nbytes for each in batch if isinstance(each, Tensor))
     with Ledger(model) as ledger:

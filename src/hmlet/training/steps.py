@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmlet.config import Recipe
 from hmlet.config.train import TrainConfig
@@ -48,6 +48,20 @@ class Steps(Protocol):
         """Take up what `tensors` gave; a KeyError, ValueError or RuntimeError says what does not fit."""
 
 
+def keep_columns(model: Model, ranks: Ranks) -> Model:
+    """The model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
+    if ranks.size > 1:
+        model.embedding = nn.Parameter(ranks.own_columns(model.embedding.detach()), model.embedding.requires_grad)
+    model.ranks = ranks
+    return model
+
+
+def shared_weights(model: Model) -> list[nn.Parameter]:
+    """Every trained parameter that does not belong to a node: those that may rest at first."""
+    own = model.node_tensors(model.n_users, model.n_items)
+    return [parameter for name, parameter in model.named_parameters() if name not in own]
+
+
 def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.device) -> Operator:
     """What a model's layers are propagated by: the graph's Â, stored as the recipe says."""
     return propagator(graph, device, self_loops=model.self_loops, precision=recipe.train.precision)
@@ -82,6 +96,12 @@ def learning_rate(train: TrainConfig, epoch: int) -> float:
     return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
 
 
+def steps_per_epoch(loss: Loss[Batch], train: Csr, batch_size: int) -> int:
+    """How many batches it takes to draw as many interactions, or users, as there are."""
+    entries = int((train.counts > 0).sum()) if loss.entries == "users" else len(train.items)
+    return math.ceil(entries / batch_size)
+
+
 def batch_loss(
     recipe: Recipe,
     model: Model,
@@ -102,9 +122,9 @@ def batch_loss(
 
     layers = view()
     with part("readout and loss"):
-        value, norms = loss(layers, batch, model.n_users, ranks)
-        total: Tensor = value + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
-    further = model.auxiliary(Views(layers, view, partial(loss.nodes, batch, model.n_users)), how)
+        value, norms = loss(replace(layers, precision=train.precision), batch)
+        total: Tensor = value + train.l2 * penalty(norms, shared_weights(model) if train.l2_weights else [])
+    further = model.auxiliary(Views(layers, view, partial(batch.nodes, model.n_users)), how)
     if further is not None:
         total = total + further
     return total
@@ -123,8 +143,8 @@ class GradientSteps:
         self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
     ) -> None:
         self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
-        self.loss = build_loss(recipe.train.loss, recipe.loss, recipe.train.precision).to(device)
-        self.per_epoch = self.loss.steps(data.csr("train"), recipe.train.batch_size)
+        self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
+        self.per_epoch = steps_per_epoch(self.loss, data.csr("train"), recipe.train.batch_size)
         self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device, recipe.train.draw)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
         self.parameters = [*model.parameters(), *self.loss.parameters()]
@@ -161,8 +181,8 @@ class GradientSteps:
         self.rate.fill_(learning_rate(self.recipe.train, epoch))
         self.loss.enter(epoch / max(1, self.recipe.train.epochs - 1))
         trained = epoch >= self.recipe.model.warmup
-        if any(weight.requires_grad != trained for weight in self.model.weights()):
-            for weight in self.model.weights():
+        if any(weight.requires_grad != trained for weight in shared_weights(self.model)):
+            for weight in shared_weights(self.model):
                 weight.requires_grad_(trained)
             self.graph, self.eager_steps = None, 0
 
@@ -194,7 +214,7 @@ class GradientSteps:
 
     def slowdown(self) -> float:
         """How many times as long as now a step takes once the resting weights are trained; nothing moves."""
-        weights, drawn = self.model.weights(), self.generator.get_state()
+        weights, drawn = shared_weights(self.model), self.generator.get_state()
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         times: dict[bool, list[float]] = {False: [], True: []}
         for trained in (False, True, False, True):

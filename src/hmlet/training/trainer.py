@@ -385,7 +385,7 @@ def extendable(recipe: Recipe, epochs: int) -> bool:
 
     Those of a cosine would follow a step size of nearly nothing, and whoever stopped early gains nothing by more.
     """
-    scheduled = recipe.train.schedule != "constant" or recipe.loss.scheduled
+    scheduled = recipe.train.schedule != "constant" or recipe.loss.continued() != recipe.loss
     return not scheduled and not recipe.model.solved and epochs == recipe.train.epochs
 
 

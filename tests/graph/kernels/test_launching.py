@@ -12,15 +12,17 @@ from torch import Tensor
 from triton_here import triton_product
 
 from hmlet.config import resolve
+from hmlet.graph import Sizes
 from hmlet.graph.kernels import Activation, build_operator, launching, plan_operator, standing_for
 from hmlet.graph.kernels.torch_product import TorchOperator
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import memory_plan
 
 PLAN = """\
 import json
 from importlib.util import find_spec
 from hmlet.config import resolve
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.graph import Sizes
+from hmlet.training.planning import memory_plan
 assert find_spec("triton") is None
 print(json.dumps(memory_plan(resolve("hmlet-end"), Sizes(300, 200, 5000), "cuda").as_json()))
 """
