@@ -15,11 +15,9 @@ from torch.profiler import ProfilerActivity, profile
 from hmlet.config import Recipe, Shape, resolve
 from hmlet.data import Dataset
 from hmlet.errors import OutOfMemory
-from hmlet.graph.kernels import build_operator, plan_operator, stream
+from hmlet.graph.kernels import build_operator, multiplies_bfloat16, plan_operator, stream
 from hmlet.models import MODELS
 from hmlet.ranking import evaluation
-from hmlet.ranking.scoring import repeated_kind
-from hmlet.ranking.top_k import candidate_bytes
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
 from hmlet.system.spelling import in_shell
@@ -74,7 +72,6 @@ def peak(work: Callable[[], object]) -> int:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks of ranking that do not hide what an evaluation takes beside them, one at a time in sight of `peak`."""
     monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 1 << 18)
-    monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 20)
     monkeypatch.setattr(evaluation, "JOINED", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -115,10 +112,9 @@ def test_each_thread_ranks_a_block_of_its_own(small_blocks: None) -> None:
     alone = memory_plan(chosen, many).ranking
     alone_of_few = memory_plan(chosen, few).ranking
     torch.set_num_threads(3)
-    users = evaluation.block_size(1000, 48, 20, "cpu")
+    users = evaluation.block_size(1000, "cpu")
     assert users > 60
-    kind = repeated_kind(torch.device("cpu"))
-    block = users * (kind.score_bytes * 1000 + candidate_bytes(1000, 48, 20, kind))
+    block = users * (2 + 4 if multiplies_bfloat16(torch.device("cpu")) else 5) * 1000
     assert memory_plan(chosen, many).ranking == alone + 2 * block
     assert memory_plan(chosen, few).ranking == alone_of_few
 
