@@ -17,13 +17,11 @@ from hmlet.config import Recipe, Shape, resolve
 from hmlet.data import Dataset
 from hmlet.errors import OutOfMemory
 from hmlet.graph import Sizes
-from hmlet.graph.kernels import Operator, build_operator, plan_operator
+from hmlet.graph.kernels import Operator, build_operator, multiplies_bfloat16, plan_operator
 from hmlet.losses import build_loss
 from hmlet.losses.sampling import Draw
 from hmlet.models import MODELS
 from hmlet.ranking import evaluation
-from hmlet.ranking.scoring import repeated_kind
-from hmlet.ranking.top_k import candidate_bytes
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import Ranks
 from hmlet.system.spelling import in_shell
@@ -77,7 +75,6 @@ def peak(work: Callable[[], object]) -> int:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks of ranking that do not hide what an evaluation takes beside them, one at a time in sight of `peak`."""
     monkeypatch.setitem(evaluation.BLOCK_BYTES, "cpu", 1 << 18)
-    monkeypatch.setitem(evaluation.CANDIDATE_BYTES, "cpu", 1 << 20)
     monkeypatch.setattr(evaluation, "JOINED", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -118,10 +115,9 @@ def test_each_thread_ranks_a_block_of_its_own(small_blocks: None) -> None:
     alone = memory_plan(chosen, many).ranking
     alone_of_few = memory_plan(chosen, few).ranking
     torch.set_num_threads(3)
-    users = evaluation.block_size(1000, 48, 20, "cpu")
+    users = evaluation.block_size(1000, "cpu")
     assert users > 60
-    kind = repeated_kind(torch.device("cpu"))
-    block = users * (kind.score_bytes * 1000 + candidate_bytes(1000, 48, 20, kind))
+    block = users * (2 + 4 if multiplies_bfloat16(torch.device("cpu")) else 5) * 1000
     assert memory_plan(chosen, many).ranking == alone + 2 * block
     assert memory_plan(chosen, few).ranking == alone_of_few
 

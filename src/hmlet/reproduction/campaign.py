@@ -21,7 +21,7 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra, TrainingError
 from hmlet.models import ItemWeights
 from hmlet.ranking.evaluation import evaluate
-from hmlet.ranking.scoring import Scored, repeated_scorer, scored_by_weights
+from hmlet.ranking.scoring import Scored, factor_scorer, scored_by_weights
 from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice, Planned, folder
 from hmlet.reproduction.records import (
@@ -215,7 +215,7 @@ def _scored(run: RunDirectory, data: Dataset, device: torch.device) -> Scored:
     weights = run.item_weights()
     if weights is None:
         users_UF, items_IF = run.factors()
-        return users_UF.to(device), repeated_scorer(items_IF.to(device))
+        return users_UF.to(device), factor_scorer(items_IF.to(device))
     return scored_by_weights(ItemWeights(*(each.to(device) for each in weights)), data.csr("train"))
 
 

@@ -23,15 +23,14 @@ from hmlet.config import Recipe
 from hmlet.data import Csr
 from hmlet.errors import ConfigError, OutOfMemory
 from hmlet.graph import Graph, Sizes
-from hmlet.graph.kernels import Operator, plan_operator, standing_for
+from hmlet.graph.kernels import Operator, multiplies_bfloat16, plan_operator, standing_for
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.losses import LOSSES, build_loss
 from hmlet.losses.sampling import FUSED
 from hmlet.models import NOISE_FREE, Model, ModelConfig, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
-from hmlet.ranking.scoring import BriefScorer, repeated_kind
-from hmlet.ranking.top_k import candidate_bytes
+from hmlet.ranking.top_k import CACHED
 from hmlet.runs.loading import set_nodes
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
@@ -153,30 +152,34 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
     return int(drawn + ledger.peak)
 
 
-def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:
+def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks) -> int:
     """The most that an evaluation holds: every layer, the factors, and a block of users; or every layer and a copy of
-    the model that may be the best. An item-item model has no layers and ranks by histories of a typical length."""
+    the model that may be the best. An item-item model has no layers."""
     per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
     model.eval()
     weights = model.item_weights()
     if weights is not None:
-        history = sizes.edges // max(1, sizes.users) + 1
         # Scores from sparse weights are float64, and a sparse matrix of 12 bytes a score comes before them.
-        row = (20 if weights.sparse else 4) * sizes.items + candidate_bytes(sizes.items, history, k)
-        size = block_size(sizes.items, history, k, device)
-        return int(min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks) * row + per_user)
+        return _scores_bytes(sizes, device, ranks, 20 if weights.sparse else 4) + per_user
     with torch.no_grad(), Ledger(model) as ledger:
         layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
         kept = ledger.live
         own_NF = layers.factors().float()
         items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
-        kind = repeated_kind(torch.device(device))
-        _prepared = kind(items_IF) if kind is BriefScorer else items_IF.T.contiguous() if device == "cpu" else None
-    size = block_size(sizes.items, items_IF.shape[1], k, device)
-    ranked = min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks)
-    block = ranked * (kind.score_bytes * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k, kind))
+        narrow = multiplies_bfloat16(torch.device(device))
+        _prepared = items_IF.bfloat16() if narrow else None
+    # In bfloat16, a part is in float32 too. On a GPU, which of the scores are candidates takes another byte.
+    block = _scores_bytes(sizes, device, ranks, 2, CACHED) if narrow else _scores_bytes(sizes, device, ranks, 5)
     copy = sum(tensor.nbytes for tensor in model.state_dict().values())
     return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
+
+
+def _scores_bytes(sizes: Sizes, device: str, ranks: Ranks, each: int, part: int = 0) -> int:
+    """Of the scores that are held at once, at some bytes each; of a block's, a part of at most so many bytes also is
+    in float32."""
+    size = block_size(sizes.items, device)
+    scores = min(sizes.users, size) * sizes.items
+    return blocks_at_once(sizes.users, size, device, ranks) * (each * scores + min(part, 4 * scores))
 
 
 def _start_bytes(recipe: Recipe, model: Model, sizes: Sizes, device: str, ranks: Ranks) -> int:

@@ -18,9 +18,8 @@ import torch
 from hmlet.analysis.cached import cached_layout
 from hmlet.data.interactions import Id
 from hmlet.graph import Graph, training_graph
-from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
+from hmlet.ranking.evaluation import KNOWN, seen_items
 from hmlet.ranking.scoring import Histories
-from hmlet.ranking.top_k import NO_ITEM
 from hmlet.recommend import notable
 from hmlet.recommend.recommender import Recommender
 from hmlet.recommend.surroundings import paths, reach
@@ -245,14 +244,12 @@ class View:
         held_out = np.setdiff1d(everything, train.row(user))
         lists = []
         for run in (self.served.run, *others):
-            ((_, ranked),) = rank_blocks(*run.scored, np.array([user]), k, train)
-            pairs = zip(ranked.items_BK[0].tolist(), ranked.scores_BK[0].tolist(), strict=True)
+            (found,) = run.top(np.array([user]), k, mask="train").each()
             judged = [
                 schemas.JudgedItem(
                     item=data.items.id(item), name=data.items.name(item), score=score, hit=item in held_out
                 )
-                for item, score in pairs
-                if item != NO_ITEM
+                for item, score in zip(*found, strict=True)
             ]
             lists.append(schemas.RunList(name=name_of(run), model=run.record.model, items=judged))
         return schemas.SideBySide(
