@@ -10,24 +10,35 @@ recipes   writes what the searches under lab/results/search found best into the 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hmlet.errors import ConfigError
 from hmlet.models import MODELS
 from hmlet.ranking.statistics import markdown_table
-from hmlet.reproduction.carriers import CARRIERS, leads
-from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL, RIVAL_TITLE, TABLES, title
-from hmlet.reproduction.differences import FEW, NOT_RUN, UNCLEAR
-from hmlet.reproduction.markdown import fill, sheet_markdown
+from hmlet.reproduction.cells import TABLES, title
+from hmlet.reproduction.differences import NOT_RUN
+from hmlet.reproduction.markdown import sheet_markdown
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import Record, Records, pack, read_pack, write_pack
-from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, changed_sheet, cost_sheet, maybe, number, sheets
+from hmlet.reproduction.sheets import MISSING, Sheet, Value, Verdict, cost_sheet, sheets
 from hmlet.reproduction.tables import Tables
+from lab.ablation import Ablation
 from lab.board.board import board_sheet, read_board
 from lab.board.variants import load_variants
 from lab.search_file import SearchFile, best_recipe
+from lab.tables import (
+    ablation_sheet,
+    all_claims_sheet,
+    carriers_sheet,
+    changed_sheet,
+    leads_sheet,
+    ranking_sheet,
+    summary_sheet,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "lab" / "results"
@@ -41,6 +52,7 @@ OWN: dict[str, dict[str, object]] = {
     "yelp2018": {"train.epochs": 800},
     "debian": {"train.epochs": 30, "train.batch_size": 4096, "train.l2": 1e-4, "model.gate_warmup": 10},
 }
+_RECORD_BLOCK = re.compile(r"(<!-- made from records: ([\w -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 OWN_HEADING = ("summary", "cost", "carriers", "board", "changed", "searches")  # the document has one for these
 COLUMNS = {"train": "NDCG@20", "train+valid": "strict NDCG@20", "valid": "held-out NDCG@20"}
 INDEX_HEAD = """# Recorded runs
@@ -58,23 +70,36 @@ DATASETS = ("gowalla", "yelp2018", "amazon-book", "amazon-book-29k", "debian")
 def documents() -> dict[Path, str]:
     """Each document as the records make it."""
     records = Records.read(RUNS)
-    tables = {name: Tables(Choice(name, tuple(TABLES)), records) for name in DATASETS}
+    tables = {name: Tables(Choice(name, TABLES), records) for name in DATASETS}
+    ablations = {name: Ablation(each) for name, each in tables.items()}
 
     def sheet(words: Sequence[str]) -> Sheet:
-        what, *rest = words
-        if what == "summary":
-            return summary_sheet(list(tables.values()))
-        if what == "cost":
-            return cost_sheet(list(tables.values()), [title(name) for name in tables])
-        if what == "carriers":
-            return carriers_sheet([tables[name] for name in rest])
-        if what == "board":
-            return board_sheet(read_board(rest[0], load_variants(rest[0]), RUNS))
-        if what == "changed":
-            return changed_sheet([tables[name] for name in rest], [title(name) for name in rest])
-        if what == "searches":
-            return search_sheet()
-        return sheets(tables[rest[0]])[what]
+        match list(words):
+            case ["summary"]:
+                return summary_sheet(list(tables.values()))
+            case ["cost"]:
+                return cost_sheet(
+                    list(tables.values()), list(map(title, tables)), [each.rows for each in ablations.values()]
+                )
+            case ["searches"]:
+                return search_sheet()
+            case ["board", name]:
+                return board_sheet(read_board(name, load_variants(name), RUNS))
+            case ["carriers", *names]:
+                return carriers_sheet([ablations[name] for name in names])
+            case ["changed", *names]:
+                return changed_sheet([ablations[name] for name in names])
+            case ["claims", name]:
+                return all_claims_sheet(tables[name])
+            case ["ranking", name]:
+                return ranking_sheet(tables[name])
+            case ["ablation", name]:
+                return ablation_sheet(ablations[name])
+            case ["leads", name]:
+                return leads_sheet(ablations[name])
+            case [what, name]:
+                return sheets(tables[name])[what]
+        raise ValueError(f"there is no table {' '.join(words)}")
 
     def block(words: Sequence[str], home: Path) -> str:
         index, own = Path(os.path.relpath(INDEX, home)).as_posix(), words[0] in OWN_HEADING
@@ -86,6 +111,13 @@ def documents() -> dict[Path, str]:
         path: fill(path.read_text(encoding="utf-8"), lambda words, home=path.parent: block(words, home))  # type: ignore[misc]
         for path in DOCUMENTS
     }
+
+
+def fill(text: str, make: Callable[[Sequence[str]], str]) -> str:
+    """A document whose blocks `<!-- made from records: WORDS -->` … `<!-- end -->` hold what `make(WORDS)` returns."""
+    if text.count("<!-- made from records:") != len(_RECORD_BLOCK.findall(text)):
+        raise ConfigError("a block made from records has no end", "close it with <!-- end -->")
+    return _RECORD_BLOCK.sub(lambda found: f"{found[1]}\n{make(found[2].split())}\n{found[4]}", text)
 
 
 def anchor(record: Record) -> str:
@@ -108,43 +140,6 @@ def run_index(records: Records) -> str:
             rows.append([name, *about, f"{each.seconds:.1f}"])
         parts.append(f"## {place.stem}\n\n{len(here)} runs, all in `{place.name}`.\n\n{markdown_table(rows)}\n")
     return "\n".join(parts)
-
-
-def summary_sheet(tables: Sequence[Tables]) -> Sheet:
-    """The two models of the title's question on every data set."""
-    rows: list[list[Value]] = []
-    for each in tables:
-        ours, rival = each.main[OURS], each.main[RIVAL]
-        quoted = [MISSING if row.quoted("ndcg") is None else f"{row.quoted('ndcg'):.4f}" for row in (ours, rival)]
-        gap = each.tests.get("ndcg", {}).get(RIVAL)
-        told = MISSING if gap is None or gap.difference_percent is None else f"{gap.difference_percent:+.2f} %"
-        rows.append(
-            [
-                title(each.dataset),
-                number(ours.spread()),
-                ours.seeds,
-                quoted[0],
-                Verdict(ours.verdict("ndcg")),
-                number(rival.spread()),
-                rival.seeds,
-                quoted[1],
-                told if gap is not None else Verdict(NOT_RUN),
-                MISSING if gap is None else maybe(each.seed_tests["ndcg"][RIVAL].paired_p),
-            ]
-        )
-    ours_columns, rival_columns = [OURS_TITLE, "seeds", "paper", "verdict"], [RIVAL_TITLE, "seeds", "paper"]
-    columns = ["test NDCG@20", *ours_columns, *rival_columns, "gain, paired", "p over seeds, uncorrected"]
-    return Sheet("Summary", "", columns, rows, (3, 7))
-
-
-def carriers_sheet(tables: Sequence[Tables]) -> Sheet:
-    """The lead over LightGCN that each arm of the ablation leaves, in brackets where the seeds do not show one."""
-    columns: list[list[str]] = []
-    for each in tables:
-        found = [(MISSING if lead.percent is None else f"{lead.percent:+.2f} %", lead) for lead in leads(each).values()]
-        columns.append([f"({told})" if lead.verdict in (UNCLEAR, FEW) else told for told, lead in found])
-    rows = [[told, *told_leads] for told, *told_leads in zip(CARRIERS, *columns, strict=True)]
-    return Sheet("", "", [f"lead over {RIVAL_TITLE}", *(title(each.dataset) for each in tables)], rows)
 
 
 def searches() -> Iterator[tuple[Path, SearchFile]]:

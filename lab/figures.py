@@ -13,12 +13,12 @@ from pathlib import Path
 
 from scipy.stats import t as student
 
-from hmlet.reproduction.carriers import leads
 from hmlet.reproduction.cells import CAMPAIGN, OURS, RIVAL, TABLES, title
 from hmlet.reproduction.differences import HIGHER, LOWER
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import Records
 from hmlet.reproduction.tables import Row, Tables
+from lab.ablation import Ablation
 from lab.board.board import read_board
 from lab.board.variants import load_variants
 
@@ -139,7 +139,7 @@ def carriers(each: Tables) -> str:
             "not run" if gap.percent is None else f"{gap.percent:+.2f} %",
             filled=gap.verdict in (HIGHER, LOWER),
         )
-        for label, gap in leads(each).items()
+        for label, gap in Ablation(each).carriers().items()
     ]
     axis = "lead over LightGCN in test NDCG@20, %"
     return dots(f"What carries the lead on {title(each.dataset)}", points, axis, "filled: clear over seeds", zero=True)
@@ -226,7 +226,7 @@ def by_degree(tables: Mapping[str, Tables]) -> str:
 def figures() -> dict[Path, str]:
     """Each picture as the records make it."""
     records = Records.read(ROOT / "lab" / "results" / "runs")
-    tables = {name: Tables(Choice(name, tuple(TABLES)), records) for name in DATASETS}
+    tables = {name: Tables(Choice(name, TABLES), records) for name in DATASETS}
     made = {"lead": lead(tables), "gates-by-degree": by_degree(tables)}
     made |= {f"carriers-{name}": carriers(tables[name]) for name in ABLATED}
     made |= {f"models-{name}": models(tables[name]) for name in DATASETS}

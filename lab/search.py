@@ -20,6 +20,7 @@ from hmlet.models import MODELS
 from hmlet.reproduction.cells import CAMPAIGN, OURS, is_ours, preset
 from hmlet.reproduction.plan import folder
 from hmlet.runs.directory import RunDirectory
+from hmlet.tuning.backend import Sampler
 from hmlet.tuning.space import as_json, load_space
 from hmlet.tuning.trial import TrialRecord
 from lab.script import call
@@ -39,7 +40,7 @@ def search(
     models: Sequence[str] = (),
     start: str | None = None,
     space: Path | None = None,
-    sampler: str = "grid",
+    sampler: Sampler = "grid",
     overrides: Sequence[str] = (),
     device: str = "auto",
 ) -> list[Path]:

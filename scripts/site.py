@@ -27,6 +27,8 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "reporting.md",
+    "lab/README.md": "laboratory.md",
+    "lab/results/runs/README.md": "runs.md",
 }
 RECORDS = "records"
 SHOWN_AS_IS = {".json", ".txt", ".png", ".svg"}  # a browser shows them; other files get .txt appended

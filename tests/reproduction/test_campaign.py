@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gated_run import small_data
 from planted import checkerboard
 from planted_records import plant
@@ -18,11 +17,8 @@ from scipy import stats
 from hmlet.cli import main
 from hmlet.data import Dataset
 from hmlet.errors import DataError, MissingExtra, RunError
-from hmlet.graph import training_graph
-from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction import campaign, reproduce_choices
 from hmlet.reproduction.campaign import CampaignProgress, Outcome, plan_runs, run_campaign
-from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import RECORD_FILES, Records, pack, read_pack
 from hmlet.runs.record import Hardware
@@ -248,39 +244,6 @@ def test_packing_takes_nothing_but_records(tmp_path: Path) -> None:
     assert all((place / name).read_bytes() == data for name, data in files.items())
 
 
-# -- noise when ranking ---------------------------------------------------------------------------------------------
-
-
-def test_noise_moves_open_gates_and_leaves_decided_ones(tmp_path: Path) -> None:
-    """With a bias of 10⁴ no noise turns a choice, so all draws are one; without, they differ."""
-    data = small_data()
-    recipe = Choice(data.name, overrides=(*TINY, "model.gate_hidden=[8]")).recipe(Choice("x").cells()[0], 1)
-    run = fit(data, recipe, tmp_path / "run", device="cpu")
-    open_gates = noisy_ranking(run, data, torch.device("cpu"), draws=4)["metrics"]["ndcg"]
-    assert len(set(open_gates)) > 1
-    weights = dict(run.weights())
-    for name in weights:
-        if name.endswith(".bias") and weights[name].shape == (2,):
-            weights[name] = torch.tensor([1e4, 0.0])
-    run.write_tensors("model.safetensors", weights)
-    decided = noisy_ranking(run, data, torch.device("cpu"), draws=4)["metrics"]["ndcg"]
-    linear = all_linear(weights, data)
-    assert decided == [pytest.approx(linear)] * 4
-
-
-def all_linear(weights: dict[str, torch.Tensor], data: Dataset) -> float:
-    """Test NDCG of the same e⁰ propagated linearly at every layer, by dense matrices."""
-    graph = training_graph(data)
-    dense = np.zeros((graph.n_nodes, graph.n_nodes))
-    rows = np.repeat(np.arange(graph.n_nodes), np.diff(graph.indptr))
-    dense[rows, graph.neighbours] = graph.scale()[rows] * graph.scale()[graph.neighbours]
-    layers = [weights["embedding"].double().numpy()]
-    for _ in range(4):
-        layers.append(dense @ layers[-1])
-    factors = torch.from_numpy(np.mean(layers, axis=0)).float()
-    return evaluate((factors[: data.n_users], factors[data.n_users :]), data, "test", "train", 20).metrics["ndcg"]
-
-
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -317,7 +280,7 @@ def test_the_command_runs_end_to_end_on_the_embedded_set(tmp_path: Path, capsys:
     (first, *_) = Records.read(tmp_path).all
     before = first.path.stat().st_mtime_ns
     assert main(command) == 0
-    assert "3 runs were there, 0 trained" in capsys.readouterr().out
+    assert "3 already recorded, 0 trained" in capsys.readouterr().out
     assert first.path.stat().st_mtime_ns == before
 
 

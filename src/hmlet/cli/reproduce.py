@@ -23,7 +23,7 @@ def reproduce(
         list[str] | None, typer.Option("--model", help="Run only this model; repeatable. Default: all eleven.")
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="main, variants or ablation; repeatable. Default: main.")
+        list[str] | None, typer.Option("--table", help="main or variants; repeatable. Default: main.")
     ] = None,
     seeds: Annotated[
         int | None,
@@ -57,7 +57,7 @@ def reproduce(
 
     Example: hmlet reproduce --dataset debian --seeds 1
 
-    Example: hmlet reproduce --dataset gowalla --table main --table ablation --out results --minutes 9
+    Example: hmlet reproduce --dataset gowalla --table main --table variants --out results --minutes 9
     """
     from hmlet.reproduction import choose, plan_runs, reproduce_choices, wanted_runs
 
@@ -96,7 +96,8 @@ def _tell(result: Reproduction, as_json: bool) -> None:
     for name, reason in outcome.skipped.items():
         note(f"{name} cannot be run here: {reason}")
     print_line(
-        f"{outcome.found} runs were there, {len(outcome.trained)} trained, {len(outcome.left)} left for want of time"
+        f"{outcome.found} already recorded, {len(outcome.trained)} trained, "
+        f"{len(outcome.left)} skipped: not enough time left"
     )
     print_line(f"{result.page} has every table and figure")
 
@@ -107,7 +108,7 @@ def _tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
         print_json({"runs": [run.as_json() for run in runs]})
         return
     print_table(
-        ["data set", "table", "cell", "seed", "run", "there"],
+        ["data set", "table", "cell", "seed", "run", "done"],
         [[run.dataset, run.table, run.cell, run.seed, run.run, "yes" if run.done else "no"] for run in runs],
     )
     print_line(f"{sum(run.done for run in runs)} of {len(runs)} runs are in {out}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hmlet.data import Dataset
 from hmlet.errors import MissingExtra
-from hmlet.reproduction.campaign import CampaignProgress, Outcome, plan_runs, run_campaign
+from hmlet.reproduction.campaign import Also, CampaignProgress, Outcome, nothing_else, plan_runs, run_campaign
 from hmlet.reproduction.cells import title
 from hmlet.reproduction.choosing import DEFAULT_TABLES, WantedRun, choose, wanted_runs
 from hmlet.reproduction.markdown import sheet_markdown
@@ -77,7 +77,7 @@ def reproduce(
 
     Example: hmlet.reproduce("debian", models=["lightgcn"], seeds=1).page
 
-    `datasets` are debian by default, `models` all, `tables` the main one (the others are variants and ablation).
+    `datasets` are debian by default, `models` all, `tables` the main one (the other is variants).
     `seeds` caps those of each cell. Recorded runs in `out` are skipped, so call it again to go on. `minutes` starts no
     run that would not end in that time; `packed` is one file with what the call records.
     """
@@ -130,6 +130,7 @@ def train_missing(
     keep: bool,
     packed: Path | str | None,
     progress: Progress,
+    also: Also = nothing_else,
 ) -> Outcome:
     """Train and record the runs that `out` lacks, and tell how far that is."""
     with progress(title) as advance:
@@ -141,6 +142,7 @@ def train_missing(
             minutes=minutes,
             keep=keep,
             packed=None if packed is None else Path(packed),
+            also=also,
             listener=lambda now: _tell_run(now, advance),
         )
 

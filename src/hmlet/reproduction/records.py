@@ -2,7 +2,7 @@
 
 OUT/<data set>/<run>/ holds config.toml, run.json, metrics.jsonl, test_mask-train.json, test_mask-train-valid.json (or
 valid_mask-train.json, where the test part is left out), wall.json and, where the tables need them, paired.parquet
-(metrics by user), analysis.json, classes.parquet (each node's class) and noisy.json. OUT/*.jsonl holds the same files
+(metrics by user) and analysis.json. OUT/*.jsonl holds the same files
 of many runs, a file on each line: {"run": "<data set>/<run>", "file": "run.json", "content": "…"}, or "base64" of a
 Parquet file. A run's id is the name that it is stored under.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,6 @@ from hmlet.errors import DataError, RunError
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.reporting.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
-from hmlet.runs.choices import Codes
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import RECORD, RESTORE, RunRecord
 from hmlet.system.files import put
@@ -38,24 +37,15 @@ from hmlet.system.tables import Column, read_table
 
 SCORE_FILES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
 VALID_FILE = "valid_mask-train.json"  # in their place where the test part is left out
-WALL_FILE, PAIRED_FILE, CLASSES_FILE, NOISY_FILE = "wall.json", "paired.parquet", "classes.parquet", "noisy.json"
-_OWN_FILES = (*SCORE_FILES.values(), VALID_FILE, WALL_FILE, PAIRED_FILE, ANALYSIS, CLASSES_FILE, NOISY_FILE)
+WALL_FILE, PAIRED_FILE = "wall.json", "paired.parquet"
+_LABORATORY = ("classes.parquet", "noisy.json")  # each node's class, and rankings with fresh noise: lab/noisy.py
+_OWN_FILES = (*SCORE_FILES.values(), VALID_FILE, WALL_FILE, PAIRED_FILE, ANALYSIS, *_LABORATORY)
 RECORD_FILES = ("config.toml", RECORD, "metrics.jsonl", *_OWN_FILES)
 TESTED = ("ndcg", "recall", "precision")
 TEST_K = 20
 _PAIRED = {"user": Column((pa.int32(),)), **dict.fromkeys(TESTED, Column((pa.float32(),)))}
 PACKS = "*.jsonl"  # OUT/*.jsonl
 _RUN = re.compile(r"(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
-
-
-class NoisyRanking(TypedDict):
-    """noisy.json: the test metrics of one trained model, ranked with fresh noise in its gates at each draw."""
-
-    gate_ranking: Literal["noisy"]
-    draws: int
-    mask: str
-    k: int
-    metrics: dict[str, list[float]]  # metric -> one value per draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,23 +128,11 @@ class Record:
             return None
         return Analysis.from_json(_content(self.run, ANALYSIS).data, str(self.path / ANALYSIS))
 
-    @cached_property
-    def classes(self) -> Codes | None:
-        """Each node's class, as `hmlet analyze` numbers them."""
-        if not self.run.has(CLASSES_FILE):
-            return None
-        table = read_table(_content(self.run, CLASSES_FILE), {"class": Column((pa.int8(),))})
-        return np.asarray(table["class"].to_numpy(), dtype=np.int8)
-
-    @cached_property
-    def noisy(self) -> NoisyRanking | None:
-        return _json(self.run, NOISY_FILE) if self.run.has(NOISY_FILE) else None
-
     def complete(self, planned: Planned) -> bool:
         """Whether all is there that the tables need of this run."""
         scores = [VALID_FILE] if planned.part == "valid" else SCORE_FILES.values()
-        needed = [*scores, *[PAIRED_FILE] * planned.tested, *[CLASSES_FILE, NOISY_FILE] * planned.gated]
-        return all(self.run.has(name) for name in [*needed, *[ANALYSIS] * planned.analysed])
+        needed = [*scores, *[PAIRED_FILE] * planned.tested, *[ANALYSIS] * planned.analysed]
+        return all(self.run.has(name) for name in needed)
 
     def material(self, label: str, scores: Mapping[str, float] | None = None) -> RunMaterial:
         """The record as material for the report's figures."""

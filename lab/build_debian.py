@@ -2,7 +2,7 @@
 
 Input is the Packages index of bookworm, component main, amd64 (no security, no updates), as `apt-get update` leaves it:
 
-    python scripts/build_debian.py --date 2026-07-11 --packages /var/lib/apt/lists/*bookworm_main_binary-amd64*
+    python lab/build_debian.py --date 2026-07-11 --packages /var/lib/apt/lists/*bookworm_main_binary-amd64*
 
 or downloaded from https://deb.debian.org/debian/dists/bookworm/main/binary-amd64/Packages.xz.
 Users are packages; items are what they name first in each clause of Depends, Pre-Depends, Recommends and Suggests,

@@ -1,6 +1,6 @@
 """Let single system calls of a training fail, one after another, and see that the run survives each failure.
 
-    python scripts/inject_faults.py [--calls openat,write,rename] [--errors EIO,ENOSPC] [--most 89]
+    python lab/inject_faults.py [--calls openat,write,rename] [--errors EIO,ENOSPC] [--most 89]
 
 One training is traced to see which calls touch the run directory. Then `strace -e inject` lets one of them fail,
 in a training of its own. The exit status has to be 0 or 2, an error has to name the run, and no temporary file may be
