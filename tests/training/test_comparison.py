@@ -12,9 +12,9 @@ import torch
 from planted import checkerboard, dataset
 
 import hmlet
-from hmlet.api import alternatives
+from hmlet.api import requested
 from hmlet.cli import main
-from hmlet.config import Recipe, Shape, resolution, resolve
+from hmlet.config import Recipe, SettingsRequest, Shape, Target, resolve
 from hmlet.config.fitting import POPULAR
 from hmlet.data import Dataset
 from hmlet.errors import RunError
@@ -52,7 +52,7 @@ def data() -> Dataset:
 
 def losses(model: str, *overrides: str, preset: str = "hmlet", dataset: str | None = None) -> list[str]:
     shape = Shape(100, 80, 2000)
-    found = resolution.alternatives(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
+    found = SettingsRequest(model, preset, overrides=overrides).alternatives(Target(dataset, shape, "cpu"))
     assert found[0] == resolve(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
     return [each.objective for each in found]
 
@@ -79,7 +79,8 @@ def test_a_searched_recipe_is_not_compared() -> None:
 
 
 def test_each_loss_has_its_own_settings() -> None:
-    bpr, multinomial, popular = resolution.alternatives("lightgcn", shape=Shape(100, 80, 2000), device="cpu")
+    target = Target(shape=Shape(100, 80, 2000), device="cpu")
+    bpr, multinomial, popular = SettingsRequest("lightgcn").alternatives(target)
     assert (bpr.train.edge_dropout, multinomial.train.edge_dropout) == (0.4, 0.0)
     assert multinomial.train.batch_size == 100
     assert (multinomial.scoring.popularity_weight, popular.scoring.popularity_weight) == (0.0, POPULAR)
@@ -273,7 +274,7 @@ def test_the_command_compares(data: Dataset, tmp_path: Path, capsys: pytest.Capt
     data.save(tmp_path / "data")
     assert main(["train", str(tmp_path / "data"), "--print-config"]) == 0
     assert "losses bpr, multinomial, popularity-aware multinomial on validation" in capsys.readouterr().err
-    recipes = alternatives("hmlet-end", tmp_path / "data")
+    recipes = requested(tmp_path / "data", SettingsRequest("hmlet-end"))
     run = hmlet.fit(tmp_path / "data", "hmlet-end", tmp_path / "run")
     assert run.record.compared.keys() == {"bpr", "multinomial", "popularity-aware multinomial"}
     assert run.recipe in recipes

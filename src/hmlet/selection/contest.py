@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from hmlet.config import Recipe, Shape, resolution
+from hmlet.config import Recipe, SettingsRequest, Shape, Target
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name
 from hmlet.data.inputs import DataLike, as_dataset
@@ -107,9 +107,9 @@ def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Conte
     names = list(dict.fromkeys(models)) or list(MODELS)
     if FLOOR in MODELS and FLOOR not in names:
         names.append(FLOOR)
-    found = []
+    found, target = [], Target(known_name(data), Shape.of(data), device)
     for name in names:
-        recipes = resolution.alternatives(name, dataset=known_name(data), shape=Shape.of(data), device=device)
+        recipes = SettingsRequest(name).alternatives(target)
         # A rough time orders the models. The first runs correct it.
         cost = 0.0 if MODELS[name].Config.solved else nominal_cost(data, recipes, device)
         found.append(Contestant(name, recipes, cost))
