@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ from hmlet.training.comparison import Compared, compare
 from hmlet.training.forecast import Forecast, shortened
 from hmlet.training.learner import Learner
 from hmlet.training.steps import GradientSteps
+from hmlet.training.trainer import Tell, untold
+from hmlet.tuning import choice
+from hmlet.tuning.choice import choose
 
 SMALL = ["model.embedding_size=8", "train.epochs=8", "train.patience=0", "train.validate_every=2"]
 CPU = torch.device("cpu")
@@ -204,6 +208,11 @@ def test_a_long_training_is_rehearsed_before_its_time_is_told(
 # -- what becomes of it -------------------------------------------------------------------------------------------
 
 
+def fit(data: Dataset, recipes: list[Recipe], out: Path, tell: Tell = untold, **options: Any) -> RunDirectory:
+    """A run by the recipe that is chosen, as `hmlet.fit` makes it."""
+    return loop.fit(data, choose(data, recipes, out, tell=tell, **options), out, tell=tell, **options)
+
+
 @pytest.fixture
 def multinomial_wins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A comparison without a training, which counts how often it was made."""
@@ -213,7 +222,7 @@ def multinomial_wins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(recipes))
         return [Compared(recipes[1], 0.5, np.array([0.5])), Compared(recipes[0], 0.25, np.array([0.25]))]
 
-    monkeypatch.setattr(loop, "compare", found)
+    monkeypatch.setattr(choice, "compare", found)
     return made
 
 
@@ -221,7 +230,7 @@ def test_the_best_is_trained_and_the_record_says_why(
     data: Dataset, tmp_path: Path, multinomial_wins: list[int]
 ) -> None:
     said: list[str] = []
-    run = loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", tell=said.append)
+    run = fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", tell=said.append)
     assert run.recipe() == recipe("multinomial")
     record = RunDirectory.open(run.path).record
     assert record.compared == {"multinomial": 0.5, "bpr": 0.25}
@@ -233,23 +242,23 @@ def test_the_best_is_trained_and_the_record_says_why(
 
 def test_a_resumed_run_keeps_its_loss(data: Dataset, tmp_path: Path, multinomial_wins: list[int]) -> None:
     recipes = [recipe("bpr"), recipe("multinomial")]
-    first = loop.fit(data, recipes, tmp_path / "run")
-    again = loop.fit(data, recipes, tmp_path / "run", resume=True)
+    first = fit(data, recipes, tmp_path / "run")
+    again = fit(data, recipes, tmp_path / "run", resume=True)
     assert again.record == first.record
     assert multinomial_wins == [2]
     with pytest.raises(RunError, match="another recipe"):
-        loop.fit(data, recipe("softmax"), tmp_path / "run", resume=True)
+        fit(data, [recipe("softmax")], tmp_path / "run", resume=True)
 
 
 def test_one_recipe_needs_no_comparison(data: Dataset, tmp_path: Path, multinomial_wins: list[int]) -> None:
-    run = loop.fit(data, recipe("bpr"), tmp_path / "run")
+    run = fit(data, [recipe("bpr")], tmp_path / "run")
     assert not multinomial_wins
     assert not {"compared", "compared_seconds"} & run.record.as_json().keys()
 
 
 def test_without_a_validation_part_the_first_is_trained(tmp_path: Path, multinomial_wins: list[int]) -> None:
     without = dataset(4, 4, "without", train=[(user, item) for user in range(4) for item in range(4) if user != item])
-    run = loop.fit(without, [recipe("bpr"), recipe("multinomial")], tmp_path / "run")
+    run = fit(without, [recipe("bpr"), recipe("multinomial")], tmp_path / "run")
     assert run.recipe().train.loss == "bpr"
     assert not multinomial_wins
 
@@ -264,9 +273,9 @@ def test_a_budget_counts_the_comparison(
         ends.append(deadline - time.monotonic())
         return recipe
 
-    monkeypatch.setattr(loop, "_fitted_in", fitted)
-    monkeypatch.setattr(loop, "shares", lambda *rest: [0.25, 0.25])
-    loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", deadline=time.monotonic() + 300)
+    monkeypatch.setattr(choice, "_fitted_in", fitted)
+    monkeypatch.setattr(choice, "shares", lambda *rest: [0.25, 0.25])
+    fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", deadline=time.monotonic() + 300)
     assert ends == pytest.approx([200, 200], abs=1)
 
 

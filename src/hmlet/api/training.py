@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,6 +38,7 @@ from hmlet.training.profiling import UNWATCHED, Profile
 from hmlet.training.trainer import EpochEvent, Listener
 from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
 from hmlet.tuning import search as tuning
+from hmlet.tuning.choice import choose
 from hmlet.tuning.study import Pruning, Sampler
 
 TOLD_SECONDS = 5.0  # shorter than this, a forecast is not shown
@@ -151,8 +153,7 @@ def fit(
     """
     if not isinstance(callbacks, Iterable):
         raise ConfigError(f"{option('callbacks')} is a single callback", "pass a list of callbacks")
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    progress = watching(progress)
+    began, progress = time.monotonic(), watching(progress)
     source = _source(data, progress)
     begun = _begun(out, resume, extend)
     if recipe is None or isinstance(recipe, str):
@@ -162,7 +163,8 @@ def fit(
     else:
         change = SettingsRequest(settings=settings, seed=seed)
         recipes = [change.applied_to(each) for each in ([recipe] if isinstance(recipe, Recipe) else recipe)]
-    chosen = recipes[0]
+    first = recipes[0]
+    deadline = _deadline(began, minutes, extend, first)
     watch = Profile() if profile else None
     with (watch or UNWATCHED).phase("load"):
         dataset = _load(source, progress)
@@ -171,10 +173,10 @@ def fit(
         joined(ranks) as group,
         training_threads(choose_device(device, group), threads, begun),
         telling(calls, dataset, Path(out), first=group.rank == 0) as told,
-        progress(f"training {chosen.model.name}") as advance,
+        progress(f"training {first.model.name}") as advance,
     ):
         if group.rank == 0:
-            _warn(chosen, choose_device(device, group).type)
+            _warn(first, choose_device(device, group).type)
 
         def listen(event: EpochEvent) -> None:
             at, last, best = event["epoch"], event["epochs"], event["best"]
@@ -183,9 +185,19 @@ def fit(
             advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}{left}")
             told.epoch(event)
 
-        trained = training.fit(
+        chosen = choose(
             dataset,
             recipes,
+            out,
+            device=device,
+            resume=resume or extend,
+            deadline=deadline,
+            ranks=group,
+            tell=_say,
+        )
+        trained = training.fit(
+            dataset,
+            chosen,
             out,
             device=device,
             resume=resume,
@@ -193,7 +205,7 @@ def fit(
             deadline=deadline,
             listener=listen,
             begin=told.begin,
-            tell=lambda text: log.info("%s", text),
+            tell=_say,
             ranks=group,
             profile=watch,
             keep_data=keep_data,
@@ -288,6 +300,25 @@ def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
         return data
     with progress(f"loading {data}") as advance:
         return load(data, advance=advance)
+
+
+def _say(text: str) -> None:
+    log.info("%s", text)
+
+
+def _deadline(began: float, minutes: float | None, extend: bool, recipe: Recipe) -> float | None:
+    """When the time is over; none for a run that goes on to a given number of epochs."""
+    if minutes is None:
+        return None
+    if math.isnan(minutes):
+        raise ConfigError(f"{option('minutes')} is not a number", f"use {option('minutes', 10)}, say")
+    if extend:
+        total = override(f"train.epochs={recipe.train.epochs}")
+        raise ConfigError(
+            f"{option('extend', True)} sets the number of epochs, and {option('minutes')} would choose another",
+            f"leave out {option('minutes')}, and say how many in total with {total}",
+        )
+    return began + 60 * minutes
 
 
 def _begun(out: Path | str | None, resume: bool, extend: bool) -> RunDirectory | None:

@@ -43,6 +43,7 @@ from hmlet.training.comparison import nominal_cost
 from hmlet.training.floor import nominal_training_seconds
 from hmlet.training.loop import choose_device, fit
 from hmlet.training.trainer import EpochEvent, Interrupted, StopTraining
+from hmlet.tuning.choice import choose
 
 PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"
 OVERRUN = 0.05  # of the budget: a model that is nearly done may end
@@ -181,7 +182,8 @@ class _Contest:
 
             recipes = each.recipes if before is None else [before.recipe()]
             ends = time.monotonic() + self._allowance(each) if each.cost else None  # what is solved is never shortened
-            fit(self.data, recipes, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
+            how = choose(self.data, recipes, path, device=self.device, resume=True, deadline=ends, tell=show)
+            fit(self.data, how, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
         run = FinishedRun.open(path)
         valid, test = (run.evaluate(part, k=K) for part in ("valid", "test"))
         wanted = {recipe.objective: recipe.train.epochs for recipe in each.recipes}
