@@ -26,7 +26,7 @@ from hmlet.models import DEFAULT
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import recorded_data
 from hmlet.runs.record import RECORD
-from hmlet.system.progress import Progress, hidden, watching
+from hmlet.system.progress import Advance, Progress, hidden, watching
 from hmlet.system.ranks import Ranks, joined
 from hmlet.system.spelling import option, override
 from hmlet.system.threads import possible_threads, working_threads
@@ -156,13 +156,12 @@ def fit(
     began, progress = time.monotonic(), watching(progress)
     source = _source(data, progress)
     begun = _begun(out, resume, extend)
-    if recipe is None or isinstance(recipe, str):
-        recipe = SettingsRequest(recipe, settings=settings, seed=seed)
-    if isinstance(recipe, SettingsRequest):
-        recipes = _requested(recipe, source, device, begun, extend)
+    if isinstance(recipe, SettingsRequest | str | None):
+        request = recipe if isinstance(recipe, SettingsRequest) else SettingsRequest(recipe)
+        recipes = _requested(request.changed(settings, seed), source, device, begun, extend)
     else:
-        change = SettingsRequest(settings=settings, seed=seed)
-        recipes = [change.applied_to(each) for each in ([recipe] if isinstance(recipe, Recipe) else recipe)]
+        change, given = SettingsRequest().changed(settings, seed), [recipe] if isinstance(recipe, Recipe) else recipe
+        recipes = [change.applied_to(each) for each in given]
     first = recipes[0]
     deadline = _deadline(began, minutes, extend, first)
     watch = Profile() if profile else None
@@ -177,14 +176,6 @@ def fit(
     ):
         if group.rank == 0:
             _warn(first, choose_device(device, group).type)
-
-        def listen(event: EpochEvent) -> None:
-            at, last, best = event["epoch"], event["epochs"], event["best"]
-            worth = f"  best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
-            left = f"  about {duration(event['left'])} left" if event["left"] >= TOLD_SECONDS else ""
-            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}{left}")
-            told.epoch(event)
-
         chosen = choose(
             dataset,
             recipes,
@@ -203,7 +194,7 @@ def fit(
             resume=resume,
             extend=extend,
             deadline=deadline,
-            listener=listen,
+            listener=_showing(advance, told.epoch),
             begin=told.begin,
             tell=_say,
             ranks=group,
@@ -300,6 +291,19 @@ def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
         return data
     with progress(f"loading {data}") as advance:
         return load(data, advance=advance)
+
+
+def _showing(advance: Advance, further: Listener) -> Listener:
+    """A listener that moves the progress bar, and then calls another one."""
+
+    def listen(event: EpochEvent) -> None:
+        at, last, best = event["epoch"], event["epochs"], event["best"]
+        worth = f"  best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
+        left = f"  about {duration(event['left'])} left" if event["left"] >= TOLD_SECONDS else ""
+        advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}{left}")
+        further(event)
+
+    return listen
 
 
 def _say(text: str) -> None:

@@ -63,6 +63,11 @@ class SettingsRequest:
         """Whether it leaves the model and where its settings come from to others."""
         return self.model is None and self.preset is None and self.config is None
 
+    def changed(self, settings: Settings, seed: int | None) -> SettingsRequest:
+        """The request with settings by keyword, and a seed, that win over its own."""
+        both: Settings = {**self.settings, **settings}
+        return replace(self, settings=both, seed=self.seed if seed is None else seed)
+
     def applied_to(self, recipe: Recipe) -> Recipe:
         """A recipe with the overrides, the settings and the seed of the request."""
         changes = [*self.overrides, *([] if self.seed is None else [f"seed={self.seed}"])]
