@@ -29,7 +29,7 @@ from hmlet.graph import Graph, training_graph
 from hmlet.graph.kernels import build_operator, draw_key
 from hmlet.losses.base import penalty, row_norms
 from hmlet.losses.bpr import bpr, margins
-from hmlet.models import Model, build
+from hmlet.models import NOISE_FREE, Model, Scores, build
 from hmlet.ranking.evaluation import evaluate
 from hmlet.system.ranks import ALONE
 from hmlet.training.profiling import MEASURED, WatchedSteps
@@ -93,7 +93,7 @@ def _recipe(options: argparse.Namespace, precision: str) -> Recipe:
 def _build(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) -> GradientSteps:
     model = build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)).to(device)
     operator = make_operator(recipe, model, graph, device)
-    return GradientSteps(recipe, model, operator, data, device, ALONE)
+    return GradientSteps(recipe, model, Scores.start(recipe.scoring, graph), operator, data, device, ALONE)
 
 
 def _ours(
@@ -115,8 +115,8 @@ def _ours(
         epochs.append((_now(device) - began) * steps.per_epoch / count)
     training_memory = _peak(device)
     with torch.no_grad():
-        factors = steps.model.eval().factors(steps.operator)
-        evaluate((factors[0].float(), factors[1].float()), data, "valid")
+        factors_NF = steps.model.eval().propagate(steps.operator, NOISE_FREE).factors().float()
+        evaluate((factors_NF[: data.n_users], factors_NF[data.n_users :]), data, "valid")
     memory = _peak(device)
     step = watched.as_json()
     seconds = statistics.median(epochs[warm_up:])

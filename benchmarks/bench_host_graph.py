@@ -25,7 +25,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.graph import Graph, Sizes, training_graph
 from hmlet.graph.kernels import Memory, Operator, build_operator, draw_key, stream
-from hmlet.models import build
+from hmlet.models import Scores, build
 from hmlet.system.ranks import ALONE
 from hmlet.training.planning import memory_plan
 from hmlet.training.steps import GradientSteps
@@ -138,7 +138,7 @@ def _step(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     model = build(recipe.model, graph, torch.Generator().manual_seed(1)).to(device)
-    steps = GradientSteps(recipe, model, operator, data, device, ALONE)
+    steps = GradientSteps(recipe, model, Scores.start(recipe.scoring, graph), operator, data, device, ALONE)
     taken = iter(range(10**9))
     warm_up = 6 if steps.on_cuda else 1  # past the capture of a CUDA graph
     seconds = median_seconds(lambda: steps.take(next(taken), 0), device, repeats, warm_up)

@@ -28,7 +28,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
 from hmlet.graph.kernels import Operator, build_operator, edge_hash
-from hmlet.models import build
+from hmlet.models import Scores, build
 from hmlet.system.ranks import ALONE
 from hmlet.training.steps import GradientSteps
 
@@ -131,7 +131,13 @@ def _sides(recipe: Recipe, data: Dataset) -> dict[str, GradientSteps]:
             operators[name] = Entries(ours, make)
     return {
         name: GradientSteps(
-            recipe, build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)), operator, data, CPU, ALONE
+            recipe,
+            build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)),
+            Scores.start(recipe.scoring, graph),
+            operator,
+            data,
+            CPU,
+            ALONE,
         )
         for name, operator in operators.items()
     }

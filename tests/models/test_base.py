@@ -41,15 +41,13 @@ def test_a_graph_model_is_as_deep_as_its_layers() -> None:
     assert config.lighter() == [["model.layers=2", "model.layers=1"]]
 
 
-def test_embeddings_are_normal_and_factors_are_split_by_side() -> None:
+def test_embeddings_are_normal_and_are_the_factors_where_nothing_is_propagated() -> None:
     config: Any = MODELS["bpr"].Config(embedding_size=1000, initial_deviation=0.3)
     model = build(config, planted.graph([(0, 1)], 20, 30), torch.Generator().manual_seed(1))
     values = model.embedding.detach()
     assert values.mean().item() == pytest.approx(0.0, abs=0.01)
     assert values.std().item() == pytest.approx(0.3, abs=0.01)
-    users, items = model.factors(lambda x_ND: x_ND)
-    assert torch.equal(users, values[:20])
-    assert torch.equal(items, values[20:])
+    assert torch.equal(model.propagate(lambda x_ND: x_ND, Pass()).factors(), values)
 
 
 def test_a_model_that_says_nothing_more() -> None:
@@ -85,8 +83,7 @@ def test_other_nodes_have_rows_of_their_own() -> None:
     }
     given = {name: torch.ones(each.shape) for name, each in model.node_tensors(5, 6).items()}
     model.embedding.requires_grad_(False)
-    set_nodes(model, 5, 6, given)
-    assert (model.n_users, model.n_items) == (5, 6)
+    set_nodes(model, given)
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in given.items())
     assert "embedding" in [name for name, _ in model.named_parameters()]
     assert not model.embedding.requires_grad
@@ -97,7 +94,7 @@ def test_random_gates_are_nodes_tensors_in_submodules() -> None:
     model = model_of("hmlet-end", gate_choice="random", layers=2)
     assert set(model.node_tensors(5, 6)) == {"embedding", "gates.1.choice_N2", "gates.2.choice_N2"}
     given = {name: torch.zeros(each.shape) for name, each in model.node_tensors(5, 6).items()}
-    set_nodes(model, 5, 6, given)
+    set_nodes(model, given)
     assert model.state_dict()["gates.2.choice_N2"].shape == (11, 2)
 
 

@@ -32,9 +32,10 @@ class Layers:
     gates: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> probability of the non-linear branch, N
     joined_by: JoinedBy = "mean"
     scale: float = 1.0  # of concatenated layers
-    similarity: Similarity = "dot"
-    popularity_I: Tensor | None = None  # what an item's popularity adds to its scores; the items are the last nodes
     ranks: Ranks = ALONE  # who has the other columns
+    # What `hmlet.models.Scores` adds:
+    similarity: Similarity = "dot"
+    popularity_I: Tensor | None = None  # what an item's popularity adds to its scores
     precision: str = "float32"  # of what a loss multiplies on devices that do it in bfloat16, as train.precision says
 
     @property
@@ -44,7 +45,7 @@ class Layers:
     def factors(self, rows_R: Tensor | None = None) -> Tensor:
         """The factors of some nodes (all of them without `rows_R`), whose dot products are scores: R × F.
 
-        What popularity adds is left out: `ranked` has it.
+        What popularity adds is left out.
         """
         if self.similarity == "dot":
             return self._joined(rows_R)
@@ -55,13 +56,6 @@ class Layers:
                 unit_ND: Tensor = UnitMeans.apply(SHORTEST, *self.embeddings_ND)  # type: ignore[no-untyped-call]
             return unit_ND
         return unit_rows(self._joined(rows_R), self.ranks)
-
-    def ranked(self) -> Tensor:
-        """The factors of all nodes, whose dot products are whole scores: N × F.
-
-        Where popularity adds to scores they have one more column, which is 1 for users.
-        """
-        return with_popularity(self.factors(), self.popularity_I)
 
     def parts(self) -> list[Tensor]:
         """What each layer brings to the factors, which are their sum: N × F each."""
@@ -88,14 +82,6 @@ class Layers:
             return joined_RF if self.scale == 1.0 else joined_RF * self.scale
         mean_RD: Tensor = _Mean.apply(rows_R, *self.embeddings_ND)  # type: ignore[no-untyped-call]
         return mean_RD
-
-
-def with_popularity(factors_NF: Tensor, popularity_I: Tensor | None) -> Tensor:
-    """Factors with a column for what popularity adds, if it adds anything: 1 for users, and that for items."""
-    if popularity_I is None:
-        return factors_NF
-    ones_U = popularity_I.new_ones(len(factors_NF) - len(popularity_I))
-    return torch.cat([factors_NF, torch.cat([ones_U, popularity_I])[:, None].to(factors_NF)], dim=1)
 
 
 class _Mean(torch.autograd.Function):

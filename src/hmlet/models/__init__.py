@@ -12,7 +12,6 @@ import torch
 from hmlet.graph import Graph
 from hmlet.graph.layers import Layers
 from hmlet.models.base import (
-    BY_PRODUCT,
     NOISE_FREE,
     EmbeddingConfig,
     GraphModelConfig,
@@ -23,7 +22,6 @@ from hmlet.models.base import (
     NodeTensor,
     Pass,
     Product,
-    Scoring,
     Side,
     Views,
 )
@@ -39,6 +37,7 @@ from hmlet.models.mf import BPRMF
 from hmlet.models.ngcf import NGCF
 from hmlet.models.pinsage import PinSage
 from hmlet.models.popularity import Popularity
+from hmlet.models.scores import BY_PRODUCT, Scores, Scoring
 from hmlet.models.wrmf import WRMF
 
 __all__ = [
@@ -58,6 +57,7 @@ __all__ = [
     "NodeTensor",
     "Pass",
     "Product",
+    "Scores",
     "Scoring",
     "Side",
     "Views",
@@ -84,18 +84,6 @@ for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF, Popula
     register(_model)
 
 
-def build(
-    config: ModelConfig,
-    graph: Graph,
-    generator: torch.Generator,
-    scoring: Scoring = BY_PRODUCT,
-) -> Model:
-    """A freshly initialised model for a graph; every initial number comes from the generator.
-
-    `scoring` is what its scores are made of, as the loss says (`Recipe`).
-    """
-    model = MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config
-    model.similarity = scoring.similarity
-    if scoring.with_popularity:
-        model.add_popularity(scoring.popularity_weight, graph, scoring.popularity_learned)
-    return model
+def build(config: ModelConfig, graph: Graph, generator: torch.Generator) -> Model:
+    """A freshly initialised model for a graph; every initial number comes from the generator."""
+    return MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config

@@ -23,13 +23,12 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.layers import JoinedBy, Layers, Similarity
+from hmlet.graph.layers import JoinedBy, Layers
 from hmlet.graph.work import INDEX, Part
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
 Side = Literal["user", "item"]
-POPULARITY = "popularity"  # what popularity adds to the items' scores: a parameter where it is learned, else a buffer
 Product = Callable[[Tensor], Tensor]
 """Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
 
@@ -215,7 +214,6 @@ class Model(nn.Module, ABC):
     propagates_layers: ClassVar[bool] = True  # whether its i-th product multiplies the i-th layer that is read out
     joined_by: JoinedBy = "mean"  # how the layers become a factor
     factor_scale: float = 1.0  # of concatenated layers
-    similarity: Similarity = "dot"  # what its scores are, as the loss that trains it says
     ranks: Ranks = ALONE  # who has the other columns of its embeddings
 
     def __init__(self, config: EmbeddingConfig, graph: Graph, generator: torch.Generator) -> None:
@@ -237,20 +235,8 @@ class Model(nn.Module, ABC):
             gates or {},
             self.joined_by,
             self.factor_scale,
-            self.similarity,
-            self.popularity_I,
-            self.ranks,
+            ranks=self.ranks,
         )
-
-    def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
-        """The finished factors of users (U × F) and items (I × F)."""
-        all_NF = self.propagate(product, how).ranked()
-        return all_NF[: self.n_users], all_NF[self.n_users :]
-
-    @property
-    def popularity_I(self) -> Tensor | None:
-        """What an item's popularity adds to its scores; None: nothing."""
-        return self._buffers.get(POPULARITY, self._parameters.get(POPULARITY))
 
     def item_weights(self) -> ItemWeights | None:
         """What scores instead of factors; None: factors do."""
@@ -293,10 +279,7 @@ class Model(nn.Module, ABC):
 
     def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
         """The tensors of the state that have rows of their own for nodes, by name, as so many nodes would have them."""
-        found = {"embedding": NodeTensor((n_users + n_items, self.embedding.shape[1]))}
-        if self.popularity_I is not None:
-            found[POPULARITY] = NodeTensor((n_items,), "items", redrawn=POPULARITY in self._buffers)
-        return found
+        return {"embedding": NodeTensor((n_users + n_items, self.embedding.shape[1]))}
 
     def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer | None:
         """How a node of a side that was not trained gets its factor from its neighbours', given all nodes of theirs.
@@ -304,55 +287,6 @@ class Model(nn.Module, ABC):
         None: e⁰ by ridge regression from what the neighbours send, and then the model's own propagation.
         """
         return None
-
-    def add_popularity(self, factor: float, graph: Graph, learned: bool = False) -> None:
-        """Add to every item's scores what `popularity_scores` says; if it is `learned`, training starts from that."""
-        count_I = torch.from_numpy(graph.degree[graph.n_users :])
-        added_I = popularity_scores(factor, count_I, count_I)
-        if learned:
-            self.register_parameter(POPULARITY, nn.Parameter(added_I))
-        else:
-            self.register_buffer(POPULARITY, added_I)
-
-
-class Scoring(NamedTuple):
-    """What the loss decides of a model's scores."""
-
-    similarity: Similarity = "dot"
-    popularity_weight: float = 0.0
-    popularity_learned: bool = False
-
-    @property
-    def with_popularity(self) -> bool:
-        """Whether scores have a part for the item's popularity."""
-        return self.popularity_weight > 0 or self.popularity_learned
-
-
-BY_PRODUCT = Scoring()
-"""Scores that are the dot products of the model's own factors."""
-
-
-def popularity_scores(factor: float, count_B: Tensor, count_I: Tensor) -> Tensor:
-    """What popularity adds to the scores of items with so many training interactions each: B.
-
-    π ln(1 + d) less its mean over the training interactions of all items I: the same order and the same softmax as
-    without the mean, and nothing for the item of a typical interaction.
-    """
-    known_I = count_I.double()
-    mean = (known_I @ known_I.log1p()) / known_I.sum().clamp_min(1.0)
-    return (factor * (count_B.double().log1p() - mean)).float()
-
-
-def learned_popularity(start_B: Tensor, start_I: Tensor, learned_I: Tensor) -> Tensor:
-    """What popularity adds to the scores of new items: B.
-
-    It is on the line that fits best what training has made of the old items' start; of slope 1 where all start alike.
-    """
-    x_I, y_I = start_I.double(), learned_I.double()
-    around_I = x_I - x_I.mean()
-    spread = around_I @ around_I
-    slope = torch.where(spread > 1e-12, (around_I @ y_I) / spread.clamp_min(1e-12), 1.0)
-    return (y_I.mean() + slope * (start_B.double() - x_I.mean())).float()
 
 
 def dropout(x_MD: Tensor, rate: float, how: Pass, n_nodes: int) -> Tensor:

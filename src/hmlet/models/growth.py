@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hmlet.models.base import POPULARITY, Model, Product, learned_popularity
+from hmlet.models.base import Model, Product
 
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 
@@ -21,7 +21,7 @@ def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users:
 
     `product` is Â of the grown graph without self-loops. A new node's e⁰ is a linear function of what its neighbours
     send it, Σ e⁰(v) / sqrt(d d_v), fitted by ridge regression on the old nodes of its side. A new node without an old
-    neighbour keeps its random e⁰. What popularity adds to a new item, if that is learned, follows from the old items'.
+    neighbour keeps its random e⁰.
     """
     state, of_nodes = model.state_dict(), model.node_tensors(model.n_users, model.n_items)
     old_N = torch.zeros(model.n_users + model.n_items, dtype=torch.bool, device=model.embedding.device)
@@ -31,11 +31,7 @@ def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users:
         if name not in of_nodes:
             state[name].copy_(tensor)
         elif not of_nodes[name].redrawn:
-            old = old_N[rows[of_nodes[name].rows]]
-            if name == POPULARITY:
-                start_I = state[name].clone()
-                state[name][~old] = learned_popularity(start_I[~old], start_I[old], tensor.to(start_I))
-            state[name][old] = tensor.to(state[name])
+            state[name][old_N[rows[of_nodes[name].rows]]] = tensor.to(state[name])
     _read_off_neighbours(model, product, old_N)
 
 

@@ -31,8 +31,7 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import Graph, propagator, training_graph
-from hmlet.models import Model, Newcomer, Pass, Side
-from hmlet.models.base import learned_popularity, popularity_scores
+from hmlet.models import Model, Newcomer, Pass, Scores, Side
 from hmlet.models.growth import ridge
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import FACTORS, RunDirectory
@@ -72,6 +71,7 @@ class FoldIn:
 
     recipe: Recipe
     model: Model  # the trained weights, and no nodes
+    scores: Scores
     graph: Graph
     inputs: Sequence[Tensor]  # what each product of a propagation multiplies: N × D
     layers: Sequence[Tensor]  # what the readout joins, e⁰ first: N × D
@@ -94,11 +94,12 @@ class FoldIn:
         else:  # what is read out is not what is propagated, which has to be made again
             inputs = _recorded(_twin(model, layers[0]), graph, how)
         factors = directory.factors()
-        width = model.layers([layer_ND[:1] for layer_ND in layers]).factors().shape[1] + recipe.scoring.with_popularity
+        scores = Scores.of_run(recipe.scoring, factors[1])
+        width = scores.of_users(model.layers([layer_ND[:1] for layer_ND in layers]).factors()).shape[1]
         if width != factors[0].shape[1]:
             wide = f"{factors[0].shape[1]} columns, and the layers make factors of {width}"
             raise directory.origin(FACTORS).fault(f": tensor 'users': it has {wide}")
-        return cls(recipe, model, graph, inputs, layers, factors, Choices.read(directory, graph.n_nodes), how)
+        return cls(recipe, model, scores, graph, inputs, layers, factors, Choices.read(directory, graph.n_nodes), how)
 
     @cached_property
     def scale_N(self) -> Tensor:
@@ -158,26 +159,18 @@ class FoldIn:
             layers = twin.propagate(arriving, self.how)
         else:
             layers = self.model.layers([embedding_BD])
-        factors_BF = replace(layers, popularity_I=self._popularity(lists)).ranked()
+        own_BF = self.scores(layers).factors()
+        if lists.side == "user":
+            factors_BF = self.scores.of_users(own_BF)
+        else:
+            count_I = torch.from_numpy(self.graph.degree[self.graph.n_users :])
+            factors_BF = self.scores.of_new_items(own_BF, lists.offsets.diff(), count_I)
         if not is_finite(factors_BF):
             raise RunError(
                 "this run's factors are so large that fold-in overflows",
                 "train again with a smaller train.learning_rate",
             )
         return factors_BF
-
-    def _popularity(self, lists: Lists) -> Tensor | None:
-        """What popularity adds to the newcomers' scores, those of them that are items; None: nothing."""
-        scoring = self.recipe.scoring
-        if not scoring.with_popularity:
-            return None
-        if lists.side == "user":
-            return torch.zeros(0)
-        count_B, count_I = lists.offsets.diff(), torch.from_numpy(self.graph.degree[self.graph.n_users :])
-        start_B, start_I = (
-            popularity_scores(scoring.popularity_weight, count, count_I) for count in (count_B, count_I)
-        )
-        return learned_popularity(start_B, start_I, self.factors[1][:, -1])
 
     def messages(self, lists: Lists) -> list[Tensor]:
         """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""
