@@ -14,7 +14,6 @@ import argparse
 import statistics
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -188,9 +187,7 @@ def _float64_loss(
     recipe: Recipe, model: Model, graph: Graph, rows_3B: torch.Tensor, key: torch.Tensor, temperature: float
 ) -> torch.Tensor:
     whole = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(), dtype=torch.float64)
-    product: Callable[[torch.Tensor], torch.Tensor] = whole
-    if recipe.train.edge_dropout:
-        product = whole.drop(recipe.train.edge_dropout, key)
+    product = whole.drop(recipe.train.edge_dropout, key) if recipe.train.edge_dropout else whole
     layers = model.propagate(product, model.training_pass(temperature, torch.Generator()))
     chosen_3BF = layers.factors()[rows_3B]
     norms = row_norms(model.embedding[rows_3B].chunk(3))

@@ -11,6 +11,7 @@ import planted
 import pytest
 import torch
 from finished import NAMES
+from products import By
 from torch import Tensor, nn
 
 from hmlet.graph import Graph
@@ -240,7 +241,7 @@ def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
     model = build(MODELS[name].Config(name=name), GRAPH, generator(1))  # type: ignore[call-arg]
     operator = build_operator(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(model.self_loops))
     exact = model.eval().propagate(operator, Pass()).factors()
-    found = model.propagate(lambda x_ND: operator(x_ND.float()).half(), Pass()).factors()
+    found = model.propagate(By(lambda x_ND: operator(x_ND.float()).half()), Pass()).factors()
     assert (found - exact).norm() < 0.02 * exact.norm()
     if name != "wrmf":  # which is solved, and has no gradient
         found.float().square().sum().backward()
@@ -341,5 +342,5 @@ def test_the_product_is_computed_once_a_layer() -> None:
             calls.append(1)
             return operator(x_ND)
 
-        model.propagate(counted, Pass())
+        model.propagate(By(counted), Pass())
         assert len(calls) == 4

@@ -7,6 +7,7 @@ import math
 import planted
 import pytest
 import torch
+from products import IDENTITY
 
 from hmlet.config import resolve
 from hmlet.losses import build_loss
@@ -37,7 +38,7 @@ def test_popularity_is_the_last_column(learned: bool) -> None:
     assert users_UF.tolist() == [[1, 0, 1], [0, 1, 1], [0, 0, 1]]
     assert items_IF[:, -1].tolist() == pytest.approx(START)
     assert torch.equal(scoring.directions(items_IF), ITEMS)
-    assert scoring.from_popularity(items_IF[1]) == pytest.approx(START[1])
+    assert scoring.from_popularity(items_IF[1].detach()) == pytest.approx(START[1])
     assert torch.equal(Scores.of_run(scoring, items_IF).of_items(ITEMS), items_IF)
     assert scores.node_tensors(5, 6) == {"popularity": NodeTensor((6,), "items", redrawn=not learned)}
     assert [name for name, _ in scores.named_parameters()] == ["popularity"] * learned
@@ -57,7 +58,7 @@ def test_a_grown_graph_keeps_what_was_learned_and_follows_it() -> None:
     old = 3 * scores.popularity[:3].detach().clone()
     scores.grow({"popularity": old})
     assert scores.popularity[:3].tolist() == old.tolist()
-    assert float(scores.popularity[3]) == pytest.approx(float(old[1]), rel=1e-5)
+    assert scores.popularity[3].item() == pytest.approx(float(old[1]), rel=1e-5)
     fixed = Scores.start(Scoring("dot", 0.5), grown)
     before = fixed.state_dict()["popularity"].clone()
     fixed.grow({"popularity": old})
@@ -66,7 +67,7 @@ def test_a_grown_graph_keeps_what_was_learned_and_follows_it() -> None:
 
 def test_layers_learn_what_a_loss_has_to_know() -> None:
     model = build(resolve("lightgcn").model, GRAPH, torch.Generator())
-    layers = model.propagate(lambda x_ND: x_ND, Pass())
+    layers = model.propagate(IDENTITY, Pass())
     assert (layers.similarity, layers.popularity_I, layers.precision) == ("dot", None, "float32")
     scores = Scores.start(Scoring("cosine", 0.5), GRAPH, "bfloat16")
     known = scores(layers)

@@ -10,12 +10,13 @@ from typing import TypeVar, get_args
 import torch
 
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
 from hmlet.models.base import (
     NOISE_FREE,
     EmbeddingConfig,
     GraphModelConfig,
     ItemWeights,
+    Joined,
+    Layers,
     Model,
     ModelConfig,
     Newcomer,
@@ -50,6 +51,7 @@ __all__ = [
     "EmbeddingConfig",
     "GraphModelConfig",
     "ItemWeights",
+    "Joined",
     "Layers",
     "Model",
     "ModelConfig",

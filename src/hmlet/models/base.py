@@ -13,7 +13,7 @@ Models take tensors and return tensors. They know no file, no epoch count and no
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.layers import JoinedBy, Layers
+from hmlet.graph.kernels import Product as Product
+from hmlet.graph.layers import Joined as Joined
+from hmlet.graph.layers import Layers as Layers
 from hmlet.graph.work import INDEX, Part
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
 Side = Literal["user", "item"]
-Product = Callable[[Tensor], Tensor]
-"""Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
 
 
 class ModelConfig(Section):
@@ -43,7 +43,6 @@ class ModelConfig(Section):
     splits: ClassVar[bool] = True  # whether ranks can share its columns
     compared_losses: ClassVar[tuple[str, ...]] = ()  # that a training by the default rule chooses from on validation
     step_share: ClassVar[float] = 0.25  # of the default rule's step size: dense layers and narrow sums bear less
-    propagates: ClassVar[bool] = False  # whether its layers are made by products with Â
     if_memory_is_short: ClassVar[str] = ""  # what to do about it, in words
 
     if TYPE_CHECKING:  # each model declares its own names, last among its fields
@@ -138,7 +137,6 @@ class EmbeddingConfig(ModelConfig):
 class GraphModelConfig(EmbeddingConfig):
     """What every model that propagates over the graph has."""
 
-    propagates: ClassVar[bool] = True
     if_memory_is_short: ClassVar[str] = "lower model.embedding_size or model.layers"
 
     layers: Depth = 4
@@ -211,32 +209,27 @@ class Model(nn.Module, ABC):
 
     Config: ClassVar[type[ModelConfig]]
     self_loops: ClassVar[bool] = False  # whether Â is normalised with self-loops
-    propagates_layers: ClassVar[bool] = True  # whether its i-th product multiplies the i-th layer that is read out
-    joined_by: JoinedBy = "mean"  # how the layers become a factor
-    factor_scale: float = 1.0  # of concatenated layers
-    ranks: Ranks = ALONE  # who has the other columns of its embeddings
+    propagated: ClassVar[Literal["layers", "hidden"] | None] = "layers"
+    """What its i-th product with Â multiplies: the i-th layer that is read out, something else, or nothing."""
+    joined: Joined = Joined("mean")  # how the layers become a factor
 
     def __init__(self, config: EmbeddingConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
+        self.config: ModelConfig = config
         self.n_users, self.n_items = graph.n_users, graph.n_items
         initial_ND = torch.empty(graph.n_nodes, config.embedding_size)
         initial_ND.normal_(0.0, config.initial_deviation, generator=generator)
-        self.embedding = nn.Parameter(initial_ND)
+        self.embedding: Tensor = nn.Parameter(initial_ND)
 
     @abstractmethod
     def propagate(self, product: Product, how: Pass) -> Layers:
-        """Every layer's embeddings, joined as this model joins them: `return self.layers([...])`."""
+        """Every layer's embeddings, e⁰ first, joined as this model joins them: `return self.readout(layers, how)`."""
 
-    def layers(self, embeddings_ND: Sequence[Tensor], gates: dict[int, Tensor] | None = None) -> Layers:
-        return Layers(
-            embeddings_ND,
-            self.embedding,
-            self.n_users,
-            gates or {},
-            self.joined_by,
-            self.factor_scale,
-            ranks=self.ranks,
-        )
+    def readout(
+        self, layers: Sequence[Tensor], how: Pass = NOISE_FREE, gates: Mapping[int, Tensor] | None = None
+    ) -> Layers:
+        """The layers with how they are joined, and what the gates chose: the probability of the non-linear branch."""
+        return Layers(layers, self.embedding, self.n_users, gates or {}, self.joined, how.ranks)
 
     def item_weights(self) -> ItemWeights | None:
         """What scores instead of factors; None: factors do."""
@@ -287,6 +280,11 @@ class Model(nn.Module, ABC):
         None: e⁰ by ridge regression from what the neighbours send, and then the model's own propagation.
         """
         return None
+
+
+def by_rows(dense: Callable[[Tensor], Tensor], x_ND: Tensor, how: Pass) -> Tensor:
+    """A dense layer, which needs all columns of a row, of embeddings whose columns ranks may share."""
+    return how.ranks.columns(dense(how.ranks.rows(x_ND)), len(x_ND))
 
 
 def dropout(x_MD: Tensor, rate: float, how: Pass, n_nodes: int) -> Tensor:

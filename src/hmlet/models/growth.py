@@ -5,18 +5,20 @@ Legend: N nodes, D embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from hmlet.models.base import Model, Product
+from hmlet.models.base import Model
 
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 
 
 @torch.no_grad()
-def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users: int, n_items: int) -> None:
+def grow(
+    model: Model, product: Callable[[Tensor], Tensor], learned: Mapping[str, Tensor], n_users: int, n_items: int
+) -> None:
     """Give a freshly built model what a model of its first `n_users` users and `n_items` items has learned.
 
     `product` is Â of the grown graph without self-loops. A new node's e⁰ is a linear function of what its neighbours
@@ -35,7 +37,7 @@ def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users:
     _read_off_neighbours(model, product, old_N)
 
 
-def _read_off_neighbours(model: Model, product: Product, old_N: Tensor) -> None:
+def _read_off_neighbours(model: Model, product: Callable[[Tensor], Tensor], old_N: Tensor) -> None:
     """Replace the random e⁰ of new nodes that have old neighbours."""
     known_ND = torch.where(old_N[:, None], model.embedding, 0.0)
     sent_ND = product(known_ND).double()

@@ -101,7 +101,7 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
 def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:
     """Each of the user's layers' part of the score; their sum is the score without what popularity adds."""
     item_F = fold.factor(fold.graph.n_users + item).double()
-    shares = fold.scores(fold.model.layers([layer_ND[user][None] for layer_ND in fold.layers])).parts()
+    shares = fold.scores(fold.model.readout([layer_ND[user][None] for layer_ND in fold.layers])).parts()
     parts = [float(share_1D[0].double() @ item_F[: share_1D.shape[1]]) for share_1D in shares]
     return [{"layer": at, "contribution": part} for at, part in enumerate(parts)]
 

@@ -12,7 +12,7 @@ import torch
 
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import training_graph
-from hmlet.models import FLOOR, MODELS, NOISE_FREE, build
+from hmlet.models import FLOOR, MODELS, build
 from hmlet.ranking.evaluation import evaluate
 from hmlet.ranking.statistics import Comparison, compare
 from hmlet.runs.finished import FinishedRun
@@ -68,7 +68,7 @@ def floor_of(
     model = build(MODELS[FLOOR].Config(name=FLOOR), training_graph(data), torch.Generator())
     with torch.no_grad():
         model.solve(data.csr("train"))
-        factors_NF = model.propagate(lambda embeddings_ND: embeddings_ND, NOISE_FREE).factors()  # of e⁰ itself
+        factors_NF = model.readout([model.embedding]).factors()
     found = evaluate((factors_NF[: data.n_users], factors_NF[data.n_users :]), data, split, mask, k)
     return {name: found.metrics[name] for name in found.per_user}
 

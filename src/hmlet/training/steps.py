@@ -52,7 +52,6 @@ def keep_columns(model: Model, ranks: Ranks) -> Model:
     """The model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
     if ranks.size > 1:
         model.embedding = nn.Parameter(ranks.own_columns(model.embedding.detach()), model.embedding.requires_grad)
-    model.ranks = ranks
     return model
 
 
