@@ -10,13 +10,13 @@ from typing import Literal, TypedDict, cast
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
 
 from hmlet.analysis.stability import Stability
 from hmlet.analysis.stability import stability as stability_of
 from hmlet.analysis.study import read_choices
 from hmlet.data import Dataset
 from hmlet.graph import training_graph
+from hmlet.models import Scores
 from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction.cells import OURS
 from hmlet.reproduction.plan import Planned
@@ -48,16 +48,16 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
     """Test metrics of one trained model with gates under `draws` draws of noise, at the best epoch's temperature."""
     recipe = run.recipe()
     graph = training_graph(data)
-    model = load_model(run).to(device)
+    model, scores = load_model(run).to(device), Scores.of_run(recipe.scoring, run.factors()[1]).to(device)
     operator = make_operator(recipe, model, graph, device)
     noise = torch.Generator(device).manual_seed(recipe.seed)
     found: dict[str, list[float]] = {name: [] for name in TESTED}
     for _ in range(draws):
         how = model.noisy_pass(run.record.best_epoch - 1, noise)
-        factors_NF: Tensor = model.propagate(operator, how).ranked().float()
-        metrics = evaluate(
-            (factors_NF[: data.n_users], factors_NF[data.n_users :]), data, "test", "train", TEST_K
-        ).metrics
+        factors_NF = scores(model.propagate(operator, how)).factors().float()
+        users_UF, items_IF = factors_NF.split([data.n_users, data.n_items])
+        factors = scores.of_users(users_UF), scores.of_items(items_IF)
+        metrics = evaluate(factors, data, "test", "train", TEST_K).metrics
         for name in TESTED:
             found[name].append(metrics[name])
     return {"gate_ranking": "noisy", "draws": draws, "mask": "train", "k": TEST_K, "metrics": found}

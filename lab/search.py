@@ -20,8 +20,8 @@ from hmlet.models import MODELS
 from hmlet.reproduction.cells import CAMPAIGN, OURS, is_ours, preset
 from hmlet.reproduction.plan import folder
 from hmlet.runs.directory import RunDirectory
-from hmlet.tuning.backend import Sampler
 from hmlet.tuning.space import as_json, load_space
+from hmlet.tuning.study import Sampler
 from hmlet.tuning.trial import TrialRecord
 from lab.script import call
 from lab.search_file import SearchFile, Trial
@@ -59,7 +59,7 @@ def search(
             place,
             space=searched,
             trials=trials,
-            sampler=sampler,  # type: ignore[arg-type]
+            sampler=sampler,
             pruning="none",
             device=device,
         )

@@ -510,7 +510,7 @@ def compare(asked: list[Case], options: argparse.Namespace) -> int:
         same = bool(expected) and not wrong and failure is None
         if not same:
             different.append(case.name)
-        why = failure or ", ".join(wrong) or "not stored"
+        why = failure or (", ".join(wrong) if expected else "not stored")
         print(f"{case.name:<55} {'the same' if same else 'DIFFERENT: ' + why} ({seconds:.1f} s)", flush=True)
     print(f"{len(asked) - len(different)} of {len(asked)} cases are the same" if options.save is None else "stored")
     return 1 if different else 0

@@ -14,7 +14,6 @@ import argparse
 import statistics
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -29,7 +28,7 @@ from hmlet.graph import Graph, training_graph
 from hmlet.graph.kernels import build_operator, draw_key
 from hmlet.losses.base import penalty, row_norms
 from hmlet.losses.bpr import bpr, margins
-from hmlet.models import Model, build
+from hmlet.models import NOISE_FREE, Model, Scores, build
 from hmlet.ranking.evaluation import evaluate
 from hmlet.system.ranks import ALONE
 from hmlet.training.profiling import MEASURED, WatchedSteps
@@ -93,7 +92,7 @@ def _recipe(options: argparse.Namespace, precision: str) -> Recipe:
 def _build(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) -> GradientSteps:
     model = build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)).to(device)
     operator = make_operator(recipe, model, graph, device)
-    return GradientSteps(recipe, model, operator, data, device, ALONE)
+    return GradientSteps(recipe, model, Scores.start(recipe.scoring, graph), operator, data, device, ALONE)
 
 
 def _ours(
@@ -115,8 +114,8 @@ def _ours(
         epochs.append((_now(device) - began) * steps.per_epoch / count)
     training_memory = _peak(device)
     with torch.no_grad():
-        factors = steps.model.eval().factors(steps.operator)
-        evaluate((factors[0].float(), factors[1].float()), data, "valid")
+        factors_NF = steps.model.eval().propagate(steps.operator, NOISE_FREE).factors().float()
+        evaluate((factors_NF[: data.n_users], factors_NF[data.n_users :]), data, "valid")
     memory = _peak(device)
     step = watched.as_json()
     seconds = statistics.median(epochs[warm_up:])
@@ -188,9 +187,7 @@ def _float64_loss(
     recipe: Recipe, model: Model, graph: Graph, rows_3B: torch.Tensor, key: torch.Tensor, temperature: float
 ) -> torch.Tensor:
     whole = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(), dtype=torch.float64)
-    product: Callable[[torch.Tensor], torch.Tensor] = whole
-    if recipe.train.edge_dropout:
-        product = whole.drop(recipe.train.edge_dropout, key)
+    product = whole.drop(recipe.train.edge_dropout, key) if recipe.train.edge_dropout else whole
     layers = model.propagate(product, model.training_pass(temperature, torch.Generator()))
     chosen_3BF = layers.factors()[rows_3B]
     norms = row_norms(model.embedding[rows_3B].chunk(3))

@@ -47,7 +47,7 @@ def ndcg(factors: tuple[torch.Tensor, torch.Tensor], data: Dataset) -> dict[str,
 def candidates(fold: FoldIn, given: list[np.ndarray]) -> dict[str, torch.Tensor]:
     """Factors by each way to choose e⁰; "rule" is what the library does."""
     found = {"rule": fold.users(given)}
-    if fold.recipe.model.propagates:
+    if fold.model.propagated:
         lists = fold.lists_of("user", given)
         messages = fold.messages(lists)
         found["zero"] = fold.propagate(lists, torch.zeros_like(messages[0]))

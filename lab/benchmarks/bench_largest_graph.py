@@ -21,7 +21,7 @@ from synthetic import Synthetic, power_law_edges
 from hmlet.config import resolve
 from hmlet.graph import Graph, Sizes
 from hmlet.graph.kernels import Operator, build_operator
-from hmlet.models import build
+from hmlet.models import Scores, build
 from hmlet.system.ranks import ALONE
 from hmlet.training.planning import memory_plan
 from hmlet.training.steps import WARM_UP, GradientSteps
@@ -61,7 +61,7 @@ def _epoch(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     model = build(recipe.model, graph, torch.Generator().manual_seed(1)).to(device)
-    steps = GradientSteps(recipe, model, operator, data, device, ALONE)  # type: ignore[arg-type]
+    steps = GradientSteps(recipe, model, Scores.start(recipe.scoring, graph), operator, data, device, ALONE)  # type: ignore[arg-type]
     for step in range(WARM_UP + 1):
         steps.take(step, 0)
     count = min(options.steps, steps.per_epoch)

@@ -27,8 +27,8 @@ from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import training_graph
-from hmlet.graph.kernels import Operator, build_operator, edge_hash
-from hmlet.models import build
+from hmlet.graph.kernels import Operator, Product, build_operator, edge_hash
+from hmlet.models import Scores, build
 from hmlet.system.ranks import ALONE
 from hmlet.training.steps import GradientSteps
 
@@ -37,22 +37,29 @@ TURN = 4  # steps that a side takes before the next one does
 AGREEMENT = 1e-5  # relative, between the losses of float32 sums in another order
 
 
-class Entries:
+class Peer(Product):
+    """A peer's operator."""
+
+    def __init__(self, product: Callable[[Tensor], Tensor]) -> None:
+        self.product = product
+
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        return self.product(x_ND)
+
+
+class Entries(Peer):
     """Â as rows, columns and weights: what each peer makes its own operator from."""
 
     def __init__(self, operator: Operator, make: Callable[[Tensor, Tensor, Tensor, int], Callable[[Tensor], Tensor]]):
         self.n_nodes, self.make = operator.n_nodes, make
         self.row = torch.repeat_interleave(torch.arange(operator.n_nodes), operator.indptr.diff().long())
         self.column, self.weight, self.edges = operator.neighbours.long(), operator.weights, operator.edges.long()
-        self.product = make(self.row, self.column, self.weight, self.n_nodes)
+        super().__init__(make(self.row, self.column, self.weight, self.n_nodes))
 
-    def drop(self, rate: float, key: Tensor) -> Callable[[Tensor], Tensor]:
+    def drop(self, rate: float, key: Tensor) -> Peer:
         """The peer's operator of the kept edges: a mask over the entries, as their programs do it."""
         kept = torch.from_numpy(edge_hash.keeps(len(self.edges) // 2, rate, int(key)))[self.edges]
-        return self.make(self.row[kept], self.column[kept], self.weight[kept] / (1.0 - rate), self.n_nodes)
-
-    def __call__(self, x_ND: Tensor) -> Tensor:
-        return self.product(x_ND)
+        return Peer(self.make(self.row[kept], self.column[kept], self.weight[kept] / (1.0 - rate), self.n_nodes))
 
 
 def torch_coo(row: Tensor, column: Tensor, weight: Tensor, n_nodes: int) -> Callable[[Tensor], Tensor]:
@@ -131,7 +138,13 @@ def _sides(recipe: Recipe, data: Dataset) -> dict[str, GradientSteps]:
             operators[name] = Entries(ours, make)
     return {
         name: GradientSteps(
-            recipe, build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)), operator, data, CPU, ALONE
+            recipe,
+            build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)),
+            Scores.start(recipe.scoring, graph),
+            operator,
+            data,
+            CPU,
+            ALONE,
         )
         for name, operator in operators.items()
     }

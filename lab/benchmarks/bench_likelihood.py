@@ -25,7 +25,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import Graph, training_graph
 from hmlet.graph.kernels import multiplies_bfloat16
-from hmlet.models import build
+from hmlet.models import Scores, build
 from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE
 from hmlet.training.steps import GradientSteps, make_operator
@@ -86,8 +86,9 @@ def _recipe(model: str, dim: int, precision: str) -> Recipe:
 
 
 def _steps(recipe: Recipe, data: Dataset, graph: Graph) -> GradientSteps:
-    model = build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed), recipe.scoring).train()
-    return GradientSteps(recipe, model, make_operator(recipe, model, graph, CPU), data, CPU, ALONE)
+    model = build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed)).train()
+    scores = Scores.start(recipe.scoring, graph)
+    return GradientSteps(recipe, model, scores, make_operator(recipe, model, graph, CPU), data, CPU, ALONE)
 
 
 def _errors(recipes: dict[str, Recipe], data: Dataset, graph: Graph) -> dict[str, dict[str, float]]:
@@ -100,7 +101,7 @@ def _errors(recipes: dict[str, Recipe], data: Dataset, graph: Graph) -> dict[str
         if exact:
             whole = replace(everyone.whole, share_N=everyone.whole.share_N.double())
             everyone = everyone._replace(weight=everyone.weight.double(), whole=whole)
-        layers = model.propagate(steps.operator, model.training_pass(1.0, steps.generator))
+        layers = steps.scores(model.propagate(steps.operator, model.training_pass(1.0, steps.generator)))
         value = loss(layers, everyone).value
         (gradient,) = torch.autograd.grad(value, model.embedding)
         return value.detach().double(), gradient.double()

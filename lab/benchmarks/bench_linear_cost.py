@@ -30,7 +30,7 @@ from synthetic import Synthetic, power_law_edges
 from hmlet.config import resolve
 from hmlet.graph import Graph
 from hmlet.graph.kernels import Operator, build_operator
-from hmlet.models import build
+from hmlet.models import Scores, build
 from hmlet.system.ranks import ALONE
 from hmlet.training.steps import GradientSteps
 
@@ -102,7 +102,7 @@ def _step(
     gc.collect()
     before = _reset_peak(device)
     model = build(recipe.model, graph, torch.Generator().manual_seed(1)).to(device)
-    steps = GradientSteps(recipe, model, operator, data, device, ALONE)  # type: ignore[arg-type]
+    steps = GradientSteps(recipe, model, Scores.start(recipe.scoring, graph), operator, data, device, ALONE)  # type: ignore[arg-type]
     taken = iter(range(10**9))
     seconds = median_seconds(lambda: steps.take(next(taken), 0), device, options.repeats, 6 if steps.on_cuda else 1)
     return {f"{name}_step_seconds": seconds, f"{name}_step_peak_bytes": _peak(device) - before}

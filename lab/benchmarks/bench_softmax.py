@@ -29,7 +29,7 @@ from hmlet.losses import Terms, register
 from hmlet.losses.base import row_norms
 from hmlet.losses.sampling import Pairs
 from hmlet.losses.softmax import Softmax
-from hmlet.models import build
+from hmlet.models import Scores, build
 from hmlet.system.ranks import ALONE
 from hmlet.training.planning import memory_plan
 from hmlet.training.steps import GradientSteps, make_operator
@@ -121,8 +121,9 @@ def _step(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device, rep
 
 def _steps(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) -> GradientSteps:
     initial = torch.Generator().manual_seed(recipe.seed)
-    model = build(recipe.model, graph, initial, recipe.scoring).to(device).train()
-    return GradientSteps(recipe, model, make_operator(recipe, model, graph, device), data, device, ALONE)
+    model = build(recipe.model, graph, initial).to(device).train()
+    scores = Scores.start(recipe.scoring, graph, recipe.train.precision).to(device)
+    return GradientSteps(recipe, model, scores, make_operator(recipe, model, graph, device), data, device, ALONE)
 
 
 def _error(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) -> dict[str, float]:
@@ -130,7 +131,7 @@ def _error(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) ->
     steps = _steps(recipe, data, graph, device)
     users = steps.sampler.sample(min(512, recipe.train.batch_size), steps.generator).user
     with torch.no_grad():
-        layers = steps.model.propagate(steps.operator, steps.model.training_pass(1.0, steps.generator))
+        layers = steps.scores(steps.model.propagate(steps.operator, steps.model.training_pass(1.0, steps.generator)))
         factors_NF = layers.factors()
     users_BF, items_IF = factors_NF[users] / steps.loss.log_temperature.exp(), factors_NF[data.n_users :]
     weights_B = torch.full((len(users),), 1.0 / len(users), device=device)

@@ -24,7 +24,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import load
 from hmlet.graph import Graph, training_graph
 from hmlet.graph.kernels.torch_product import TorchOperator
-from hmlet.models import build
+from hmlet.models import Scores, build
 from hmlet.system.ranks import ALONE
 from hmlet.training.profiling import MEASURED, WARM_UP, MeasuredStep, WatchedSteps
 from hmlet.training.steps import GradientSteps, make_operator
@@ -68,7 +68,8 @@ def _recipe(options: argparse.Namespace, model: str) -> Recipe:
 def _step(recipe: Recipe, data: Dataset, graph: Graph, wanted: int) -> MeasuredStep:
     """The median step and its parts, of as many steps after those to warm up."""
     model = build(recipe.model, graph, torch.Generator().manual_seed(recipe.seed))
-    steps = GradientSteps(recipe, model, make_operator(recipe, model, graph, CPU), data, CPU, ALONE)
+    scores = Scores.start(recipe.scoring, graph)
+    steps = GradientSteps(recipe, model, scores, make_operator(recipe, model, graph, CPU), data, CPU, ALONE)
     watched = WatchedSteps(steps, lambda name: nullcontext())
     watched.first, watched.wanted = WARM_UP, wanted
     for step in range(WARM_UP + 2 * wanted):

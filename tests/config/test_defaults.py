@@ -84,7 +84,6 @@ def test_what_is_known_of_a_model_before_there_is_a_graph() -> None:
     closed = {"popularity", "itemknn", "ease", "gf-cf", "cheby-cf"}
     assert named("solved") == {"wrmf", *closed}
     assert named("splits") == {"hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr"}
-    assert named("propagates") == {"hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc"}
     assert {model.Config.family: model.Config.step_share for model in MODELS.values()} == {
         **dict.fromkeys(("hmlet", "lightgcn"), 1.0),
         **dict.fromkeys(("lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf", *closed), 0.25),
@@ -96,10 +95,15 @@ def test_what_is_known_of_a_model_before_there_is_a_graph() -> None:
 
 def test_what_is_known_of_the_layers_of_a_model() -> None:
     assert named("self_loops", of_config=False) == {"lr-gccf"}
-    assert {name for name, model in MODELS.items() if not model.propagates_layers} == {"ngcf"}
+    propagated: dict[str | None, set[str]] = {}
+    for name in set(MODELS) - {"itemknn", "ease", "gf-cf", "cheby-cf"}:  # which have no layers
+        propagated.setdefault(MODELS[name].propagated, set()).add(MODELS[name].Config.family)
+    assert propagated["layers"] == {"hmlet", "lightgcn", "lr-gccf", "gc-mc"}
+    assert propagated["hidden"] == {"ngcf"}
+    assert propagated[None] == {"pinsage", "bpr", "wrmf", "popularity"}
     joined: dict[str, set[str]] = {}
     for model in MODELS.values():
-        joined.setdefault(str(model.joined_by), set()).add(model.Config.family)
+        joined.setdefault(model.joined.how, set()).add(model.Config.family)
     assert joined["concatenation"] == {"lr-gccf", "ngcf"}
     assert joined["last"] == {"gc-mc", "pinsage", "popularity"}
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hmlet.graph.layers import JoinedBy, Layers
+from hmlet.graph.layers import Joined, JoinedBy, Layers
 from hmlet.losses.base import LossConfig, penalty, row_norms
 from hmlet.losses.bpr import BPR, bpr, margins
 from hmlet.losses.sampling import Triplets
@@ -71,7 +71,7 @@ def test_a_batch_costs_what_loops_over_its_triplets_say(joined_by: JoinedBy, sca
         margin = sum(float(x[user] @ (x[3 + positive] - x[3 + negative])) for x in parts[joined_by])
         total += math.log(1 + math.exp(-margin))
         rows += sum(float(tables[0][node].square().sum()) for node in (user, 3 + positive, 3 + negative))
-    layers = Layers(tables, tables[0], 3, joined_by=joined_by, scale=scale)
+    layers = Layers(tables, tables[0], 3, joined=Joined(joined_by, scale))
     batch = Triplets(*torch.tensor(triplets).T)
     value, norms = BPR(LossConfig())(layers, batch)
     assert value.item() == pytest.approx(total / len(triplets), rel=1e-12)

@@ -7,6 +7,7 @@ from typing import Any
 import planted
 import pytest
 import torch
+from products import IDENTITY
 
 from hmlet.graph.work import Part
 from hmlet.models import MODELS, Model, Pass, Views, build
@@ -26,8 +27,8 @@ def model_of(name: str = "lightgcn", **settings: Any) -> Model:
 def test_a_config_that_says_nothing_more() -> None:
     plain = ModelConfig()
     assert (plain.columns, plain.widest, plain.depth, plain.warmup) == (1, 1, 0, 0)
-    told = (plain.starts_spectrally, plain.gated, plain.solved, plain.propagates, plain.splits)
-    assert told == (False, False, False, False, True)
+    told = (plain.starts_spectrally, plain.gated, plain.solved, plain.splits)
+    assert told == (False, False, False, True)
     assert plain.over(0.5) is plain
     assert plain.continued(3) is plain
     assert (plain.lighter(), plain.work(10, 4, resting=False), plain.weights(resting=False)) == ([], [], 0)
@@ -41,15 +42,13 @@ def test_a_graph_model_is_as_deep_as_its_layers() -> None:
     assert config.lighter() == [["model.layers=2", "model.layers=1"]]
 
 
-def test_embeddings_are_normal_and_factors_are_split_by_side() -> None:
+def test_embeddings_are_normal_and_are_the_factors_where_nothing_is_propagated() -> None:
     config: Any = MODELS["bpr"].Config(embedding_size=1000, initial_deviation=0.3)
     model = build(config, planted.graph([(0, 1)], 20, 30), torch.Generator().manual_seed(1))
     values = model.embedding.detach()
     assert values.mean().item() == pytest.approx(0.0, abs=0.01)
     assert values.std().item() == pytest.approx(0.3, abs=0.01)
-    users, items = model.factors(lambda x_ND: x_ND)
-    assert torch.equal(users, values[:20])
-    assert torch.equal(items, values[20:])
+    assert torch.equal(model.propagate(IDENTITY, Pass()).factors(), values)
 
 
 def test_a_model_that_says_nothing_more() -> None:
@@ -58,11 +57,11 @@ def test_a_model_that_says_nothing_more() -> None:
     assert model.training_pass(0.5, generator) == Pass(dropout=generator)
     assert model.ranking_pass(3, generator) == Pass()
     assert model.noisy_pass(3, generator) == Pass(noise=generator, temperature=1.0)
-    layers = model.propagate(lambda x_ND: x_ND, Pass())
+    layers = model.propagate(IDENTITY, Pass())
     assert model.auxiliary(Views(layers, lambda: layers, lambda: torch.arange(2)), Pass()) is None
     assert model.newcomer("user", torch.zeros(2, SIZE)) is None
     assert model.node_tensors(5, 6) == {"embedding": NodeTensor((11, SIZE), "nodes", redrawn=False)}
-    assert (layers.gates, layers.joined_by, layers.scale, layers.similarity) == ({}, "mean", 1.0, "dot")
+    assert (layers.gates, layers.joined, layers.similarity) == ({}, ("mean", 1.0), "dot")
     with pytest.raises(NotImplementedError, match="LightGCN is trained by gradient steps"):
         model.solve(planted.csr([(0, 1)], N_USERS))
 
@@ -85,8 +84,7 @@ def test_other_nodes_have_rows_of_their_own() -> None:
     }
     given = {name: torch.ones(each.shape) for name, each in model.node_tensors(5, 6).items()}
     model.embedding.requires_grad_(False)
-    set_nodes(model, 5, 6, given)
-    assert (model.n_users, model.n_items) == (5, 6)
+    set_nodes(model, given)
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in given.items())
     assert "embedding" in [name for name, _ in model.named_parameters()]
     assert not model.embedding.requires_grad
@@ -97,7 +95,7 @@ def test_random_gates_are_nodes_tensors_in_submodules() -> None:
     model = model_of("hmlet-end", gate_choice="random", layers=2)
     assert set(model.node_tensors(5, 6)) == {"embedding", "gates.1.choice_N2", "gates.2.choice_N2"}
     given = {name: torch.zeros(each.shape) for name, each in model.node_tensors(5, 6).items()}
-    set_nodes(model, 5, 6, given)
+    set_nodes(model, given)
     assert model.state_dict()["gates.2.choice_N2"].shape == (11, 2)
 
 
@@ -108,8 +106,7 @@ def test_a_rank_keeps_its_columns(trained: bool) -> None:
     assert keep_columns(model, ranks) is model
     assert torch.equal(model.embedding, whole[:, 4:6])
     assert model.embedding.requires_grad is trained
-    assert model.ranks is ranks
-    assert model.layers([model.embedding]).ranks is ranks
+    assert model.readout([model.embedding], Pass(ranks=ranks)).ranks is ranks
 
 
 def test_weights_are_every_parameter_but_the_embeddings() -> None:

@@ -96,7 +96,7 @@ def test_the_loss_of_a_batch_is_bpr_and_its_penalty(weights_too: bool) -> None:
     drawn = steps.generator.get_state()
     user, positive, negative = steps.sampler.sample(480, steps.generator)
     steps.generator.set_state(drawn)
-    users, items = made.model.factors(made.operator, NOISE_FREE)
+    users, items = made.model.propagate(made.operator, NOISE_FREE).factors().tensor_split([made.data.n_users])
     margins = (users[user] * (items[positive] - items[negative])).sum(dim=1)
     initial = made.model.embedding
     n_users = made.model.n_users
@@ -115,7 +115,7 @@ def test_a_batch_sees_the_graph_that_its_key_leaves(rate: float) -> None:
     user, positive, negative = steps.sampler.sample(480, steps.generator)
     thinned = made.operator.drop(rate, draw_key(steps.generator, torch.device("cpu"))) if rate else made.operator
     steps.generator.set_state(drawn)
-    users, items = made.model.factors(thinned, NOISE_FREE)
+    users, items = made.model.propagate(thinned, NOISE_FREE).factors().tensor_split([made.data.n_users])
     expected = -torch.nn.functional.logsigmoid((users[user] * (items[positive] - items[negative])).sum(dim=1)).mean()
     torch.testing.assert_close(steps.batch_loss(), expected, rtol=1e-6, atol=1e-7)
 

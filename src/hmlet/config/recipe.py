@@ -15,7 +15,6 @@ from hmlet.config.settings import Settings, as_tables
 from hmlet.config.toml import Table, merge, parse_overrides, parse_toml, toml_line
 from hmlet.config.train import TrainConfig
 from hmlet.errors import ConfigError
-from hmlet.graph.layers import Similarity
 from hmlet.losses import LOSSES, LossConfig
 from hmlet.models import BY_PRODUCT, MODELS, ModelConfig, Scoring
 from hmlet.system.section import Section
@@ -38,11 +37,6 @@ class Recipe(Section):
         return f"<Recipe {self.model.name}: D = {size}, at most {epochs} epochs, seed {self.seed}>"
 
     __str__ = __repr__
-
-    @property
-    def similarity(self) -> Similarity:
-        """What the model's scores are: the loss says it of a model that it trains."""
-        return self.scoring.similarity
 
     @property
     def scoring(self) -> Scoring:

@@ -45,11 +45,11 @@ def triplet_margins(layers: Layers, batch: Triplets) -> Sequence[Tensor]:
 def _own_margins(layers: Layers, rows_3B: Tensor) -> tuple[Tensor, Tensor]:
     """The rank's share of both; the rows are users, positives and negatives."""
     embeddings_ND = layers.embeddings_ND
-    if layers.joined_by != "last" and can_fuse(embeddings_ND, rows_3B):
-        if layers.joined_by == "mean":
+    if layers.joined.how != "last" and can_fuse(embeddings_ND, rows_3B):
+        if layers.joined.how == "mean":
             return mean_margins(embeddings_ND, rows_3B)
         margin_B, norms = joined_margins(embeddings_ND, rows_3B)
-        return margin_B * layers.scale**2, norms
+        return margin_B * layers.joined.scale**2, norms
     factors_3BF, rows_3BD = layers.factors(rows_3B), layers.initial_ND.index_select(0, rows_3B)
     return margins(*factors_3BF.chunk(3)), row_norms(rows_3BD.chunk(3))
 

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
 from hmlet.graph.work import FLOAT, INDEX, Part
-from hmlet.models.base import ItemWeights, Model, ModelConfig, NodeTensor, Pass, Product
+from hmlet.models.base import ItemWeights, Layers, Model, ModelConfig, NodeTensor, Pass, Product
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

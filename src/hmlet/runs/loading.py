@@ -20,16 +20,16 @@ def load_model(run: RunDirectory, *, nodes: bool = True) -> Model:
     of_nodes = model.node_tensors(*run.nodes)
     model.load_state_dict({name: tensor for name, tensor in stored.items() if name not in of_nodes}, strict=False)
     if nodes:
-        set_nodes(model, *run.nodes, {name: stored[name] for name in of_nodes})
+        set_nodes(model, {name: stored[name] for name in of_nodes})
+        model.n_users, model.n_items = run.nodes
     return model.eval()
 
 
-def set_nodes(model: Model, n_users: int, n_items: int, tensors: Mapping[str, Tensor]) -> None:
-    """Give a model other nodes: a tensor for each of its `node_tensors`."""
+def set_nodes(whole: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a model or its scores other nodes: a tensor for each of the `node_tensors`."""
     for name, tensor in tensors.items():
         path, _, own = name.rpartition(".")
-        module = model.get_submodule(path)
+        module = whole.get_submodule(path)
         before = getattr(module, own)
         parameter = isinstance(before, nn.Parameter)
         setattr(module, own, nn.Parameter(tensor, before.requires_grad) if parameter else tensor)
-    model.n_users, model.n_items = n_users, n_items

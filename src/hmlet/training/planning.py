@@ -27,7 +27,7 @@ from hmlet.graph.kernels import Operator, multiplies_bfloat16, plan_operator, st
 from hmlet.graph.spectral import spectral_embedding
 from hmlet.losses import LOSSES, build_loss
 from hmlet.losses.sampling import FUSED
-from hmlet.models import NOISE_FREE, Model, ModelConfig, build
+from hmlet.models import NOISE_FREE, Model, ModelConfig, Scores, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
 from hmlet.ranking.top_k import CACHED
@@ -88,17 +88,19 @@ def remembered_plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> 
 
 
 def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
-    model = keep_columns(_dry_model(recipe, sizes), ranks)
+    model, scores = _dry_model(recipe, sizes)
+    keep_columns(model, ranks)
+    both = nn.ModuleList([model, scores])
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
     operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
-    state = sum(tensor.nbytes for tensor in model.state_dict().values())
-    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    state = sum(tensor.nbytes for tensor in both.state_dict().values())
+    trained = sum(parameter.nbytes for parameter in both.parameters() if parameter.requires_grad)
     return MemoryPlan(
         graph=operator.nbytes + _sampler_bytes(recipe, sizes, device),
         table=(1 if recipe.train.epochs == 1 else 2) * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
-        activations=max(0, _step_bytes(recipe, model, operator, sizes, device, ranks) - trained),
-        ranking=_ranking_bytes(model, operator, sizes, device, ranks),
+        activations=max(0, _step_bytes(recipe, model, scores, operator, sizes, device, ranks) - trained),
+        ranking=_ranking_bytes(model, scores, operator, sizes, device, ranks),
         start=_start_bytes(recipe, model, sizes, device, ranks),
         captured=device == "cuda" and ranks.size == 1 and not recipe.model.solved,
     )
@@ -117,20 +119,25 @@ def _sampler_bytes(recipe: Recipe, sizes: Sizes, device: str) -> int:
     return drawn_from + plan_operator(sizes.nodes, sizes.edges, device).nbytes
 
 
-def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
-    """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
+def _dry_model(recipe: Recipe, sizes: Sizes) -> tuple[Model, Scores]:
+    """A model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
     one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
-    model = build(recipe.model, one, torch.Generator(), recipe.scoring).to(META)
-    state = model.state_dict()
-    resized = {
-        name: torch.empty(each.shape, dtype=state[name].dtype, device=META)
-        for name, each in model.node_tensors(sizes.users, sizes.items).items()
-    }
-    set_nodes(model, sizes.users, sizes.items, resized)
-    return model
+    model = build(recipe.model, one, torch.Generator()).to(META)
+    scores = Scores.start(recipe.scoring, one, recipe.train.precision).to(META)
+    for part in (model, scores):
+        state = part.state_dict()
+        resized = {
+            name: torch.empty(each.shape, dtype=state[name].dtype, device=META)
+            for name, each in part.node_tensors(sizes.users, sizes.items).items()
+        }
+        set_nodes(part, resized)
+    model.n_users, model.n_items = sizes.users, sizes.items
+    return model, scores
 
 
-def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks) -> int:
+def _step_bytes(
+    recipe: Recipe, model: Model, scores: Scores, operator: Operator, sizes: Sizes, device: str, ranks: Ranks
+) -> int:
     """The most that one step holds beyond parameters and optimizer, gradients included."""
     if recipe.model.solved:
         return model.solving_bytes(sizes.edges)
@@ -138,21 +145,22 @@ def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, 
     batch = loss.blank(recipe.train.batch_size, sizes, device)
     temperature = torch.empty((), device=META)
     drawn = sum(each.nbytes for each in batch if isinstance(each, Tensor))
-    with Ledger(model) as ledger:
+    both = nn.ModuleList([model, scores])
+    with Ledger(both) as ledger:
         try:
-            value = batch_loss(recipe, model, loss, operator, batch, temperature, torch.Generator(), ranks)
+            value = batch_loss(recipe, model, scores, loss, operator, batch, temperature, torch.Generator(), ranks)
             value.backward()  # type: ignore[no-untyped-call]
         except NotImplementedError as error:
             raise ConfigError(
                 f"a step of {recipe.model.name} with the loss {recipe.train.loss} cannot be planned ({error})",
                 "use operations whose results have the same size whatever the values are, in the model and the loss",
             ) from error
-    for parameter in model.parameters():
+    for parameter in both.parameters():
         parameter.grad = None
     return int(drawn + ledger.peak)
 
 
-def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks) -> int:
+def _ranking_bytes(model: Model, scores: Scores, operator: Operator, sizes: Sizes, device: str, ranks: Ranks) -> int:
     """The most that an evaluation holds: every layer, the factors, and a block of users; or every layer and a copy of
     the model that may be the best. An item-item model has no layers."""
     per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
@@ -162,7 +170,7 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
         # Scores from sparse weights are float64, and a sparse matrix of 12 bytes a score comes before them.
         return _scores_bytes(sizes, device, ranks, 20 if weights.sparse else 4) + per_user
     with torch.no_grad(), Ledger(model) as ledger:
-        layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
+        layers = scores(model.propagate(operator, replace(NOISE_FREE, ranks=ranks)))
         kept = ledger.live
         own_NF = layers.factors().float()
         items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
@@ -170,7 +178,7 @@ def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, 
         _prepared = items_IF.bfloat16() if narrow else None
     # In bfloat16, a part is in float32 too. On a GPU, which of the scores are candidates takes another byte.
     block = _scores_bytes(sizes, device, ranks, 2, CACHED) if narrow else _scores_bytes(sizes, device, ranks, 5)
-    copy = sum(tensor.nbytes for tensor in model.state_dict().values())
+    copy = sum(tensor.nbytes for each in (model, scores) for tensor in each.state_dict().values())
     return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
 
 

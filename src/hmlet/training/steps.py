@@ -21,7 +21,7 @@ from hmlet.graph import Graph, propagator
 from hmlet.graph.kernels import Operator, draw_key, part
 from hmlet.losses import Loss, build_loss, penalty
 from hmlet.losses.base import Batch
-from hmlet.models import Layers, Model, Views
+from hmlet.models import Layers, Model, Scores, Views
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.optimizer import make_optimizer
 
@@ -52,8 +52,15 @@ def keep_columns(model: Model, ranks: Ranks) -> Model:
     """The model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
     if ranks.size > 1:
         model.embedding = nn.Parameter(ranks.own_columns(model.embedding.detach()), model.embedding.requires_grad)
-    model.ranks = ranks
     return model
+
+
+def trained_parameters(model: Model, scores: Scores, loss: Loss[Batch]) -> list[nn.Parameter]:
+    """All that the optimizer moves: the model's own, e⁰ first, what popularity adds, those of the model's modules, and
+    the loss's. Checkpoints number them in this order, and moments in 16 bits are rounded in it."""
+    own = list(model.parameters(recurse=False))
+    inner = [each for each in model.parameters() if all(each is not one for one in own)]
+    return [*own, *scores.parameters(), *inner, *loss.parameters()]
 
 
 def shared_weights(model: Model) -> list[nn.Parameter]:
@@ -68,12 +75,18 @@ def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.devi
 
 
 def make_steps(
-    recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks = ALONE
+    recipe: Recipe,
+    model: Model,
+    scores: Scores,
+    operator: Operator,
+    data: Dataset,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> Steps:
     """The steps that train a model."""
     if recipe.model.solved:
         return SolverSteps(model, data.csr("train"))
-    return GradientSteps(recipe, model, operator, data, device, ranks)
+    return GradientSteps(recipe, model, scores, operator, data, device, ranks)
 
 
 @contextmanager
@@ -105,6 +118,7 @@ def steps_per_epoch(loss: Loss[Batch], train: Csr, batch_size: int) -> int:
 def batch_loss(
     recipe: Recipe,
     model: Model,
+    scores: Scores,
     loss: Loss[Batch],
     operator: Operator,
     batch: Batch,
@@ -118,11 +132,13 @@ def batch_loss(
 
     def view() -> Layers:
         key = draw_key(generator, temperature.device) if train.edge_dropout else None
-        return model.propagate(operator if key is None else operator.drop(train.edge_dropout, key), how)
+        product = operator if key is None else operator.drop(train.edge_dropout, key)
+        layers: Layers = scores(model.propagate(product, how))
+        return layers
 
     layers = view()
     with part("readout and loss"):
-        value, norms = loss(replace(layers, precision=train.precision), batch)
+        value, norms = loss(layers, batch)
         total: Tensor = value + train.l2 * penalty(norms, shared_weights(model) if train.l2_weights else [])
     further = model.auxiliary(Views(layers, view, partial(batch.nodes, model.n_users)), how)
     if further is not None:
@@ -140,14 +156,22 @@ class GradientSteps:
     """
 
     def __init__(
-        self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
+        self,
+        recipe: Recipe,
+        model: Model,
+        scores: Scores,
+        operator: Operator,
+        data: Dataset,
+        device: torch.device,
+        ranks: Ranks,
     ) -> None:
-        self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
+        self.recipe, self.model, self.scores, self.operator = recipe, model, scores, operator
+        self.device, self.ranks = device, ranks
         self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
         self.per_epoch = steps_per_epoch(self.loss, data.csr("train"), recipe.train.batch_size)
         self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device, recipe.train.draw)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
-        self.parameters = [*model.parameters(), *self.loss.parameters()]
+        self.parameters = trained_parameters(model, scores, self.loss)
         self.on_cuda = device.type == "cuda"
         self.rate = torch.tensor(recipe.train.learning_rate, device=device)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -244,7 +268,15 @@ class GradientSteps:
         """The loss of one freshly drawn batch on one freshly thinned graph."""
         batch = self.sampler.sample(self.recipe.train.batch_size, self.generator)
         return batch_loss(
-            self.recipe, self.model, self.loss, self.operator, batch, self.temperature, self.generator, self.ranks
+            self.recipe,
+            self.model,
+            self.scores,
+            self.loss,
+            self.operator,
+            batch,
+            self.temperature,
+            self.generator,
+            self.ranks,
         )
 
     def mean_loss(self) -> float:

@@ -6,7 +6,6 @@ Shapes: N nodes, D columns, E undirected edges (2 E entries).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,20 @@ from torch import Tensor
 from hmlet.graph.kernels.parts import part
 
 
+class Product(ABC):
+    """What a model propagates by: Â x, differentiable in x. An `Operator` is one; fold-in has others."""
+
+    @abstractmethod
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        """Â x."""
+
+    def append(self, layers: list[Tensor]) -> None:
+        """Turn the layers e⁰ … eᵢ into e⁰ … eᵢ, Â eᵢ."""
+        layers.append(self(layers[-1]))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Operator(ABC):
+class Operator(Product):
     """Â (+ a diagonal): y_n = scale_n Σ_m scale_m x_m over the neighbours m of n, + loop_n x_n."""
 
     n_nodes: int
@@ -56,6 +67,11 @@ class Operator(ABC):
         """Â x, differentiable in x."""
         return self.fork(x_ND)[0]
 
+    def append(self, layers: list[Tensor]) -> None:
+        """As of any product; its backward adds the gradient that eᵢ gets from its other uses."""
+        y_ND, layers[-1] = self.fork(layers[-1])
+        layers.append(y_ND)
+
     def fork(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Â x, and x for whatever else uses it: the product's backward adds the gradient that comes that way."""
         forked: tuple[Tensor, Tensor] = _Fork.apply(x_ND, self)  # type: ignore[no-untyped-call]
@@ -92,11 +108,6 @@ class _Fork(torch.autograd.Function):
         if grad_y_ND is None:
             return grad_x_ND, None
         return ctx.operator.product(grad_y_ND, grad_x_ND, ctx.dtype), None
-
-
-def fork(product: Callable[[Tensor], Tensor], x_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Operator.fork, for whatever takes an operator's place."""
-    return product.fork(x_ND) if isinstance(product, Operator) else (product(x_ND), x_ND)
 
 
 def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:
