@@ -25,7 +25,9 @@ OnUnknown = Annotated[
     Meta(description="Refuse a request with an id that the run does not have, or skip the id with a warning."),
 ]
 Length = Annotated[int, Meta(ge=1, le=MAX_K, description="Length of the list.")]
+Users = Annotated[list[Id], Meta(min_length=1, max_length=MAX_USERS)]
 Items = Annotated[list[Id], Meta(min_length=1, max_length=MAX_ITEMS)]
+Filter = Annotated[list[Id], Meta(max_length=MAX_FILTER)]
 Kind = Literal["number", "string"]
 
 
@@ -39,20 +41,11 @@ class Request(Struct, forbid_unknown_fields=True):
 class Recommend(Request):
     """Either `users` that the model knows, or the `items` of someone it has never seen."""
 
-    users: (
-        Annotated[list[Id], Meta(min_length=1, max_length=MAX_USERS, description="Users that the model knows.")]
-        | UnsetType
-    ) = UNSET
-    items: (
-        Annotated[list[Id], Meta(min_length=1, max_length=MAX_ITEMS, description="The items of a new user.")]
-        | UnsetType
-    ) = UNSET
+    users: Annotated[Users | UnsetType, Meta(description="Users that the model knows.")] = UNSET
+    items: Annotated[Items | UnsetType, Meta(description="The items of a new user.")] = UNSET
     k: Length = 20
-    allow: (
-        Annotated[list[Id], Meta(max_length=MAX_FILTER, description="Recommend these items only; any without it.")]
-        | None
-    ) = None
-    deny: Annotated[list[Id], Meta(max_length=MAX_FILTER, description="Never recommend these items.")] | None = None
+    allow: Annotated[Filter | None, Meta(description="Recommend these items only; any without it.")] = None
+    deny: Annotated[Filter | None, Meta(description="Never recommend these items.")] = None
     on_unknown: OnUnknown = "error"
 
     def __post_init__(self) -> None:
