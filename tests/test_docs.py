@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from readme import SHELL, code_blocks
 
 from hmlet.data.inputs import Preparing
 
@@ -20,16 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATOR = str(ROOT / "scripts" / "generate_cli_docs.py")
 ARTIFACTS = str(ROOT / "scripts" / "generate_artifact_docs.py")
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").rglob("*.md")]
-
-
-def code_blocks(language: str) -> list[str]:
-    """README's fenced blocks of one language."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-
-
-# `make` stands for itself: make test cannot run make test.
-SHELL = "\n".join(block for block in code_blocks("sh") if not block.startswith("make "))
 
 
 def test_the_command_line_reference_is_current() -> None:
