@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job on the embedded data set, as a newcomer would type it: train, compare, recommend, explain, report.
 # The preset is the one that your own data gets without options. Two threads, whatever the number of cores: sums in
-# another order would end in other digits. results/demo/output.txt is what it printed.
+# another order would end in other digits. lab/results/demo/output.txt is what it printed.
 set -euo pipefail
 out=demo
 rm -rf "$out"

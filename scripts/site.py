@@ -22,7 +22,14 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
 # Pages that live outside docs/, and their names on the site.
-ELSEWHERE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+ELSEWHERE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "reporting.md",
+    "lab/README.md": "laboratory.md",
+    "lab/results/runs/README.md": "runs.md",
+}
 RECORDS = "records"
 SHOWN_AS_IS = {".json", ".txt", ".png", ".svg"}  # a browser shows them; other files get .txt appended
 WHOLE_FOLDER = 512 << 10  # bytes up to which a linked folder is on the site with all its files

@@ -12,7 +12,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-CORE = ("torch", "numpy", "scipy", "pyarrow", "polars", "safetensors", "pydantic", "typer", "rich", "platformdirs")
+CORE = (
+    *("torch", "numpy", "scipy", "pyarrow", "polars"),
+    *("safetensors", "msgspec", "pydantic", "typer", "rich", "platformdirs", "filelock", "psutil"),
+)
 
 # Python runs a module of this name at its start, in child processes too.
 SITECUSTOMIZE = """\

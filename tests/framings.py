@@ -113,6 +113,7 @@ FRAMINGS: dict[str, Framing] = {
         ("not HTTP", b"\x16\x03\x01 hello\r\n\r\n"),
     ),
     **_either(
+        ("no version", b"GET /v1/health\r\nHost: localhost\r\n\r\n"),
         ("chunked in HTTP/1.0", head(b"POST /v1/recommend HTTP/1.0", CHUNKED) + IN_CHUNKS + SMUGGLED),
         ("a length with zeros", sized(b"0" * 20 + b"19")),
         ("two equal lengths", sized(b"19\r\nContent-Length: 19")),

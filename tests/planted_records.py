@@ -16,8 +16,10 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.reproduction.plan import Choice, folder, identity
-from hmlet.reproduction.records import CLASSES_FILE, NOISY_FILE, SCORE_FILES, WALL_FILE, write_paired
+from hmlet.reproduction.records import SCORE_FILES, WALL_FILE, write_paired
 from hmlet.runs.directory import RunDirectory
+from lab.ablation import cells
+from lab.noise import CLASSES, NOISY
 
 METRICS = ("ndcg", "recall", "precision")
 
@@ -60,11 +62,11 @@ def plant(
         analyse([run], data)
         nonlinear = (probability > 0.5).sum(axis=1)
         run.write_table(
-            CLASSES_FILE,
+            CLASSES,
             pa.table({"class": np.where(nonlinear == 2, 0, np.where(nonlinear == 0, 2, 1)).astype(np.int8)}),
         )
     if noisy is not None:
-        run.write_json(NOISY_FILE, {"draws": len(noisy), "metrics": {name: list(noisy) for name in METRICS}})
+        run.write_json(NOISY, {"draws": len(noisy), "metrics": {name: list(noisy) for name in METRICS}})
     if users is not None:
         values = {name: users[:, at] for at, name in enumerate(METRICS)}
         write_paired(run, Evaluation("test", "train", 20, np.arange(len(users)), values, 0.5))
@@ -78,5 +80,5 @@ def plant(
 
 def arm(choice: Choice, group: str, label: str, seed: int) -> Recipe:
     """The recipe of one arm of the ablation."""
-    (cell,) = (cell for cell in choice.cells(["ablation"]) if (cell.group, cell.label) == (group, label))
+    (cell,) = (cell for cell in cells(choice) if (cell.group, cell.label) == (group, label))
     return choice.recipe(cell, seed)

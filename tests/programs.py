@@ -18,11 +18,11 @@ events {{ worker_connections 512; }}
 http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
   fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  upstream service {{ server 127.0.0.1:{service}; keepalive 8; }}
+  upstream localhost {{ server 127.0.0.1:{service}; keepalive 8; }}
   server {{
     listen 127.0.0.1:{port};
     location / {{
-      proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
+      proxy_pass http://localhost; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
     }}
   }}
 }}

@@ -16,14 +16,14 @@ from hmlet.api import Run, fit
 from hmlet.config import resolve
 from hmlet.data.catalog import load
 from hmlet.serving.app import create_app
+from hmlet.serving.observe import Metrics
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
-from hmlet.serving.state import Shelf
 
 GIMP = {"users": ["gimp"], "k": 3}
 BODIES: list[Any] = [  # requests of every kind, good and bad
     GIMP,
-    {"users": ["gimp", "inkscape"], "k": 2.0, "deny": ["libc6"]},
+    {"users": ["gimp", "inkscape"], "k": 2, "deny": ["libc6"]},
     {"users": ["gimp"] * 9, "k": 3},  # a large one, which is streamed
     {"users": ["gimp"], "allow": ["libc6", "no such item"], "on_unknown": "skip"},
     {"users": ["nobody"]},
@@ -51,8 +51,7 @@ def train(out: Path, seed: int = 1) -> Run:
 
 @contextmanager
 def client_of(path: Path, settings: Settings) -> Iterator[TestClient]:
-    shelf = Shelf(Run.open, path, approximate=settings.approximate, other=settings.ab, share=settings.share or 0.0)
-    service = Service(shelf, settings)
+    service = Service(path, settings, Metrics())
     app: Any = create_app(service)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         client.service = service  # type: ignore[attr-defined]
@@ -63,15 +62,10 @@ def client_of(path: Path, settings: Settings) -> Iterator[TestClient]:
 LIMITED = """\
 import json, sys
 from pathlib import Path
-from hmlet.api import Run
-from hmlet.serving import lanes
 from hmlet.serving.server import serve
 from hmlet.serving.settings import Limits, Settings
 run, port, limits = sys.argv[1:]
-limits = json.loads(limits)
-if limits.pop("behind", False):  # as if the event loop were always late
-    lanes.LATE, lanes.BUSY = -1.0, 0
-serve(Path(run), Run.open, Settings(port=int(port), limits=Limits(**limits)))
+serve(Path(run), Settings(port=int(port), limits=Limits(**json.loads(limits))))
 """
 
 

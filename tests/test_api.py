@@ -23,7 +23,6 @@ import hmlet
 from hmlet import Run
 from hmlet.cli import main
 from hmlet.cli.analyze import analyze
-from hmlet.cli.board import board
 from hmlet.cli.compare import compare
 from hmlet.cli.evaluate import evaluate
 from hmlet.cli.finish import finish
@@ -48,7 +47,6 @@ from hmlet.training.trainer import EpochEvent, StopTraining
 ROOT = Path(__file__).resolve().parent.parent
 TWINS = {
     "analyze": analyze,
-    "board": board,
     "compare": compare,
     "evaluate": evaluate,
     "export": export,

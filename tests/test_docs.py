@@ -8,27 +8,19 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from readme import SHELL, code_blocks
 
 from hmlet.data.inputs import Preparing
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATOR = str(ROOT / "scripts" / "generate_cli_docs.py")
 ARTIFACTS = str(ROOT / "scripts" / "generate_artifact_docs.py")
-DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
-
-
-def code_blocks(language: str) -> list[str]:
-    """README's fenced blocks of one language."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-
-
-# `make` stands for itself: make test cannot run make test.
-SHELL = "\n".join(block for block in code_blocks("sh") if not block.startswith("make "))
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").rglob("*.md")]
 
 
 def test_the_command_line_reference_is_current() -> None:
@@ -96,14 +88,16 @@ def test_readme_python_runs(block: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@cache
 def anchors(document: Path) -> set[str]:
-    """The anchors that GitHub and the site give to a document's headings."""
+    """A document's own anchors, and those that GitHub and the site give to its headings."""
     text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    named = re.findall(r'<a id="([^"]+)">', text)
+    return {*named, *(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)}
 
 
-@pytest.mark.parametrize("document", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in DOCUMENTS])
+@pytest.mark.parametrize("document", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in sorted(DOCUMENTS)])
 def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", document.read_text(encoding="utf-8"))
     missing = []

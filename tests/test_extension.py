@@ -20,18 +20,17 @@ from hmlet import Run, fit
 from hmlet.cli import main
 from hmlet.config import Recipe, resolve
 from hmlet.data import Dataset
-from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
+from hmlet.graph import Graph, Sizes
 from hmlet.losses import LOSSES, LossConfig, Terms
 from hmlet.losses import register as register_loss
 from hmlet.losses.bpr import BPR, triplet_margins
 from hmlet.losses.sampling import Triplets
-from hmlet.models import MODELS, GraphModelConfig, Model, Pass, Product, Views
+from hmlet.models import MODELS, GraphModelConfig, Layers, Model, Pass, Product, Views
 from hmlet.models import register as register_model
 from hmlet.runs.loading import load_model
 from hmlet.serving.settings import Settings
 from hmlet.system.ranks import Ranks
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import memory_plan
 
 # -- a model: linear propagation with a trained weight a layer, and the agreement of two views as a further term --
 
@@ -47,17 +46,17 @@ class TwoViewsConfig(GraphModelConfig):
 
 class TwoViews(Model):
     Config = TwoViewsConfig
+    config: TwoViewsConfig
 
     def __init__(self, config: TwoViewsConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(config, graph, generator)
-        self.config = config
         self.strength = nn.Parameter(torch.ones(config.layers))
 
     def propagate(self, product: Product, how: Pass) -> Layers:
         layers: list[Tensor] = [self.embedding]
         for layer in range(self.config.layers):
             layers.append(product(layers[-1]) * self.strength[layer])
-        return self.layers(layers)
+        return self.readout(layers, how)
 
     def auxiliary(self, views: Views, how: Pass) -> Tensor:
         nodes = views.nodes()
@@ -81,8 +80,8 @@ class Hinge(BPR):
         super().__init__(config)
         self.width = nn.Parameter(torch.tensor(config.width))
 
-    def forward(self, layers: Layers, batch: Triplets, n_users: int, ranks: Ranks) -> Terms:
-        margin_B, norms = ranks.total(*triplet_margins(layers, self.nodes(batch, n_users)))
+    def forward(self, layers: Layers, batch: Triplets) -> Terms:
+        margin_B, norms = triplet_margins(layers, batch)
         return Terms(torch.relu(self.width - margin_B).mean() + (self.width - 1.0).square(), norms)
 
 

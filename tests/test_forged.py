@@ -25,9 +25,9 @@ from hmlet.cli import main
 from hmlet.config import resolve
 from hmlet.data import Dataset
 from hmlet.serving.app import create_app
+from hmlet.serving.observe import Metrics
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
-from hmlet.serving.state import Shelf
 from hmlet.training import loop as training
 from hmlet.training.trainer import StopTraining
 
@@ -158,7 +158,7 @@ def wrong(command: list[str], place: Path, out: Path, said: str) -> Iterator[str
 
 def endpoints(place: Path, base: Path) -> Iterator[str]:
     """What goes wrong when a service over a valid run is asked to reload a forged one, and is then asked things."""
-    service = Service(Shelf(Run.open, base), Settings(reload_root=place.parent, token="t"))
+    service = Service(base, Settings(reload_root=place.parent, token="t"), Metrics())
     app: Any = create_app(service)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as client:
         client.headers["Authorization"] = "Bearer t"

@@ -20,7 +20,7 @@ import hmlet
 from hmlet.data import Dataset, Interactions, Vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ["torch", "numpy", "scipy", "pyarrow", "polars", "matplotlib", "fastapi", "uvicorn", "networkit", "optuna"]
+HEAVY = ["torch", "numpy", "scipy", "pyarrow", "polars", "matplotlib", "starlette", "uvicorn", "networkit", "optuna"]
 IMPORTED_BY_HELP = """\
 import sys
 from hmlet.cli import main
@@ -68,9 +68,7 @@ print(len(data), len(Dataset.load("out")), "polars" in sys.modules, "pandas" in 
 
 
 CALLED = {"hmlet", "hmlet.api", "hmlet.errors", "hmlet.version"}
-OWN_ROOM = {
-    "board": "hmlet.reproduction", "console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"
-}  # fmt: skip
+OWN_ROOM = {"console": "hmlet.system", "data": "hmlet.data", "reproduce": "hmlet.reproduction"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_names_that_are_imported_on_first_use_are_listed() -> None:
 def test_bare_python_has_the_core_and_nothing_else(tmp_path: Path) -> None:
     present = run_bare(tmp_path, "-c", f"import {', '.join(CORE)}")
     assert (present.returncode, present.stderr) == (0, "")
-    for module in ("pandas", "optuna", "matplotlib", "fastapi", "pytest"):
+    for module in ("pandas", "optuna", "matplotlib", "starlette", "pytest"):
         assert module in forbidden_modules()
         assert f"No module named '{module}'" in run_bare(tmp_path, "-c", f"import {module}").stderr
 

@@ -1,4 +1,4 @@
-"""docs/scaling.md says what benchmarks/model_scaling.py computes."""
+"""docs/scaling.md says what lab/benchmarks/model_scaling.py computes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from types import ModuleType
 import pytest
 
 from hmlet.config import resolve
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.graph import Sizes
+from hmlet.training.planning import memory_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def model() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("model_scaling", ROOT / "benchmarks" / "model_scaling.py")
+    spec = importlib.util.spec_from_file_location("model_scaling", ROOT / "lab" / "benchmarks" / "model_scaling.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -30,7 +31,7 @@ def model() -> ModuleType:
 def test_the_document_has_the_current_table(model: ModuleType) -> None:
     document = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
     assert f"{model.BEGIN}\n{model.text()}\n{model.END}" in document, (
-        "run benchmarks/model_scaling.py --write and commit"
+        "run lab/benchmarks/model_scaling.py --write and commit"
     )
 
 
@@ -50,8 +51,8 @@ def test_a_step_by_hand(model: ModuleType) -> None:
 @pytest.mark.parametrize("name", ["lightgcn", "hmlet-end"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_traffic_is_what_was_measured(name: str, ranks: int, model: ModuleType) -> None:
-    """Bytes counted on debian (benchmarks/bench_ranks.py), within one percent."""
-    record = json.loads((ROOT / "benchmarks" / "results" / "ranks_debian_d64_cpu2_2026-11-15.json").read_text())
+    """Bytes counted on debian (lab/benchmarks/bench_ranks.py), within one percent."""
+    record = json.loads((ROOT / "lab" / "results" / "benchmarks" / "ranks_debian_d64_cpu2_2026-11-15.json").read_text())
     settings = [f"model.embedding_size={record['dim']}", f"train.batch_size={record['batch']}"]
     expected = record[name][str(ranks)]["sent_bytes"]
     found = model.traffic(resolve(name, "hmlet", None, settings), Sizes(3779, 1285, 47_398), ranks)

@@ -41,14 +41,12 @@ if TYPE_CHECKING:
     from hmlet.ranking.statistics import Comparison
     from hmlet.recommend.answers import Embeddings, Neighbourhoods, Neighbours, Recommendations, TopN
     from hmlet.reproduction import Reproduction, reproduce
-    from hmlet.reproduction.board import Board, board
     from hmlet.selection import FirstTry, Leaderboard, leaderboard, try_file
     from hmlet.training.capacity import Plan
     from hmlet.tuning import Tuning
 
 _HOMES = {
     "Analysis": "hmlet.analysis.result",
-    "Board": "hmlet.reproduction.board",
     "Comparison": "hmlet.ranking.statistics",
     "Dataset": "hmlet.data",
     "Embeddings": "hmlet.recommend.answers",
@@ -68,7 +66,6 @@ _HOMES = {
     "TopN": "hmlet.recommend.answers",
     "Tuning": "hmlet.tuning",
     "analyze": "hmlet.api",
-    "board": "hmlet.reproduction.board",
     "compare": "hmlet.api",
     "evaluate": "hmlet.api",
     "export": "hmlet.api",
@@ -92,7 +89,6 @@ _HOMES = {
 
 __all__ = [
     "Analysis",
-    "Board",
     "Comparison",
     "Dataset",
     "Embeddings",
@@ -113,7 +109,6 @@ __all__ = [
     "Tuning",
     "__version__",
     "analyze",
-    "board",
     "compare",
     "evaluate",
     "export",

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from served import SMALL
 from server import Server
 
-from hmlet.api import Run
+from hmlet.api import Run, fit
+from hmlet.config import resolve
+from hmlet.data import Dataset
 
 pytestmark = pytest.mark.browser
 READY = "main:not([aria-busy])"
@@ -342,6 +346,31 @@ def test_a_service_with_a_token_asks_for_it(browser: Any, run: Run, tmp_path: Pa
     assert page.locator("#model").inner_text().startswith("hmlet-end on markup: ")
     page.goto("/docs")  # it has the token already
     page.wait_for_selector("details")
+    page.close()
+    server.stop()
+
+
+def test_ids_that_a_number_of_javascript_would_round(browser: Any, tmp_path: Path) -> None:
+    rows = [(user, 2**53 + 7 * (user + at) % 29) for user in range(40) for at in range(6)]
+    users, items = map(list, zip(*rows, strict=True))
+    data = Dataset.from_frame(pa.table({"user": users, "item": items}), split="ratio:1,0,0")
+    run = fit(data, resolve("lightgcn", "hmlet", None, SMALL[:2], 1), tmp_path / "run")
+    expected = [str(each["item"]) for each in run.recommend([3], 5)[0]["items"]]
+    server = Server(str(run.directory.path)).wait_until_ready()
+    page = browser.new_page(base_url=server.url)
+    show(page, "/#/user/3", "#recommended a")
+    assert page.locator("#recommended .id").all_inner_texts()[:5] == expected
+    page.locator("#recommended a").first.click()
+    page.wait_for_selector("#explanation .waterfall")
+    assert expected[0] in page.url
+    page.locator("#search-input").fill(expected[1])
+    page.locator("[role=option]").first.wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/#/item/{expected[1]}")
+    page.wait_for_selector("main .paths")
+    show(page, f"/#/new/{expected[2]}", "#recommended a")
+    assert expected[2] not in page.locator("#recommended .id").all_inner_texts()
     page.close()
     server.stop()
 

@@ -43,12 +43,6 @@ def test_a_plan_of_more_edges_than_a_graph_can_have(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.splitlines()[-1].startswith("It cannot be trained: 10,000,000,000 training")
 
 
-def test_a_plan_may_leave_the_graph_in_the_hosts_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--users", "1e6", "--items", "1e5", "--edges", "1e9"]
-    assert main(["plan", *sizes, "--model", "lightgcn", "--device", "cuda", "--memory", "24GB"]) == 0
-    assert "--set train.graph_memory=host" in capsys.readouterr().out
-
-
 def test_a_plan_of_a_data_set_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "40MB"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from bare import run_bare
 from planted import checkerboard
 
 from hmlet.cli import main
@@ -51,12 +52,17 @@ def test_two_data_sets_of_one_name_are_refused(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan"])
-@pytest.mark.parametrize("more", [[], ["--search", "2"]])
-def test_minutes_are_more_than_none(
-    minutes: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_minutes_are_more_than_none(minutes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     board, out = str(checkerboard().save(tmp_path / "board")), tmp_path / "out"
     command = ["reproduce", "--dataset", board, "--model", "lightgcn", "--seeds", "1", "--out", str(out)]
-    assert main([*command, "--minutes", minutes, *more]) == 2
+    assert main([*command, "--minutes", minutes]) == 2
     assert f"--minutes {float(minutes)} is not positive: use --minutes 9" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_without_matplotlib_nothing_is_trained_for_a_page(tmp_path: Path) -> None:
+    checkerboard().save(tmp_path / "board")
+    done = run_bare(tmp_path, "-m", "hmlet", "reproduce", "--dataset", "board", "--model", "bpr", "--out", "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "matplotlib" in done.stderr
+    assert not (tmp_path / "out").exists()

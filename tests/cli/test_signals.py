@@ -30,7 +30,6 @@ MOMENTS = 50  # a command in the long form
 # Each command as it works for a while; {run}, {unfinished}, {rows} and {nowhere} are made below.
 COMMANDS = {
     "analyze": "{run}",
-    "board": "debian --out board",
     "compare": "{run} {run}",
     "data fetch": "gowalla --mirror {nowhere}",
     "data list": "",

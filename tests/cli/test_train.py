@@ -24,8 +24,8 @@ class Asked(Exception):
 
 @pytest.fixture
 def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fit(data: object, recipe: Recipe, *arguments: Any, **options: Any) -> None:
-        raise Asked(recipe)
+    def fit(data: object, chosen: training.Chosen, *arguments: Any, **options: Any) -> None:
+        raise Asked(chosen.recipe)
 
     monkeypatch.setattr(training, "fit", fit)
 
@@ -43,8 +43,8 @@ def test_the_command_and_its_twin_take_one_recipe(tmp_path: Path) -> None:
         with pytest.raises(Asked) as asked:
             api.fit(load(data), "hmlet-end", tmp_path / "run")
         found.append(asked.value.args[0])
-    assert found == [[resolve("hmlet-end", dataset="debian")]] * 4
-    assert found[0] != [resolve("hmlet-end")]
+    assert found == [resolve("hmlet-end", dataset="debian")] * 4
+    assert found[0] != resolve("hmlet-end")
 
 
 def test_the_last_line_tells_validation_where_there_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,6 @@ def test_what_is_known_of_a_model_before_there_is_a_graph() -> None:
     closed = {"popularity", "itemknn", "ease", "gf-cf", "cheby-cf"}
     assert named("solved") == {"wrmf", *closed}
     assert named("splits") == {"hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr"}
-    assert named("propagates") == {"hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc"}
     assert {model.Config.family: model.Config.step_share for model in MODELS.values()} == {
         **dict.fromkeys(("hmlet", "lightgcn"), 1.0),
         **dict.fromkeys(("lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf", *closed), 0.25),
@@ -96,10 +95,15 @@ def test_what_is_known_of_a_model_before_there_is_a_graph() -> None:
 
 def test_what_is_known_of_the_layers_of_a_model() -> None:
     assert named("self_loops", of_config=False) == {"lr-gccf"}
-    assert {name for name, model in MODELS.items() if not model.propagates_layers} == {"ngcf"}
+    propagated: dict[str | None, set[str]] = {}
+    for name in set(MODELS) - {"itemknn", "ease", "gf-cf", "cheby-cf"}:  # which have no layers
+        propagated.setdefault(MODELS[name].propagated, set()).add(MODELS[name].Config.family)
+    assert propagated["layers"] == {"hmlet", "lightgcn", "lr-gccf", "gc-mc"}
+    assert propagated["hidden"] == {"ngcf"}
+    assert propagated[None] == {"pinsage", "bpr", "wrmf", "popularity"}
     joined: dict[str, set[str]] = {}
     for model in MODELS.values():
-        joined.setdefault(str(model.joined_by), set()).add(model.Config.family)
+        joined.setdefault(model.joined.how, set()).add(model.Config.family)
     assert joined["concatenation"] == {"lr-gccf", "ngcf"}
     assert joined["last"] == {"gc-mc", "pinsage", "popularity"}
 
@@ -136,10 +140,8 @@ def test_the_kind_of_a_model(name: str, kind: str) -> None:
 
 
 def test_what_is_known_of_a_loss() -> None:
-    assert {name for name, loss in LOSSES.items() if loss.tempered} == {"softmax", "multinomial", "softmax@k", "bsl"}
-    assert {name for name, loss in LOSSES.items() if loss.counts_users} == {"multinomial"}
-    assert not LOSSES["bpr"].Config().scheduled
-    assert LOSSES["bpr"].Config().ranked_by == "dot"
+    assert {name for name, loss in LOSSES.items() if loss.entries == "users"} == {"multinomial"}
+    assert LOSSES["bpr"].Config().scoring == ("dot", 0.0, False)
 
 
 def test_a_training_that_goes_on_keeps_a_loss_without_a_schedule() -> None:
@@ -147,5 +149,4 @@ def test_a_training_that_goes_on_keeps_a_loss_without_a_schedule() -> None:
     assert plain.continued() is plain
     assert softmax.continued() is softmax
     moving: Any = LOSSES["softmax"].Config(temperature=0.2, temperature_end=0.1)  # type: ignore[call-arg]
-    assert moving.scheduled
     assert (moving.continued().temperature, moving.continued().temperature_end) == (0.1, None)

@@ -89,6 +89,11 @@ def test_keywords_win_over_overrides_and_change_a_recipe() -> None:
         ),
         ({"epochs": 0}, "epochs=0: Input should be greater than 0: correct the value"),
         ({"schedule": "linear"}, "schedule='linear': Input should be 'constant' or 'cosine': correct the value"),
+        (
+            {"graph_memory": "host"},
+            "graph_memory='host': a graph in host memory is no longer supported; "
+            'use "device", or leave the key out: correct the value',
+        ),
         ({"walks": 3}, "`walks` is no setting of lightgcn: leave it out, or use pinsage"),
         ({"loss_k": 3}, "`loss_k` is no setting with loss='bpr': leave it out, or use loss='softmax@k'"),
     ],

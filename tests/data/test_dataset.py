@@ -315,7 +315,7 @@ def test_a_forged_provenance_names_the_field(tmp_path: Path, field: str, value: 
 def test_any_record_is_read_or_refused(tmp_path: Path, content: str) -> None:
     Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "out")
     (tmp_path / "out" / "dataset.json").write_bytes(content.encode("utf-8", "surrogatepass"))
-    with pytest.raises(DataError, match=r"dataset\.json(: name: Field| cannot be read| is a JSON int)"):
+    with pytest.raises(DataError, match=r"dataset\.json( is damaged| cannot be read| is a JSON int)"):
         Dataset.load(tmp_path / "out")
 
 
@@ -474,7 +474,7 @@ def test_a_frame_cannot_be_split_by_files() -> None:
         Dataset.from_frame(frame([(0, 0)]), split="files")
 
 
-def test_every_changed_record_is_noticed_and_one_without_a_checksum_is_read(tmp_path: Path) -> None:
+def test_every_changed_record_is_noticed(tmp_path: Path) -> None:
     Dataset.from_frame(pl.DataFrame({"user": [1, 2], "item": [3, 4]}), name="pairs").save(tmp_path / "out")
     path = tmp_path / "out" / "dataset.json"
     record = json.loads(path.read_text())
@@ -482,9 +482,10 @@ def test_every_changed_record_is_noticed_and_one_without_a_checksum_is_read(tmp_
         path.write_text(json.dumps(record | {field: value}))
         with pytest.raises(DataError, match=r"dataset\.json is damaged \(its checksum differs\)"):
             Dataset.load(tmp_path / "out")
-    del record["checksum"]  # as the first versions wrote it
+    del record["checksum"]
     path.write_text(json.dumps(record))
-    assert Dataset.load(tmp_path / "out").name == "pairs"
+    with pytest.raises(DataError, match=r"dataset\.json is damaged \(its checksum differs\)"):
+        Dataset.load(tmp_path / "out")
 
 
 def column(name: str, *values: object, type: str = "int32") -> Callable[[pa.Table], pa.Table]:

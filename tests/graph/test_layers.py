@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hmlet.graph.layers import JoinedBy, Layers, Similarity, unit_rows
+from hmlet.graph.layers import Joined, JoinedBy, Layers, Similarity, unit_rows
 from hmlet.system.ranks import Ranks
 
 
@@ -20,7 +20,7 @@ def tables() -> list[Tensor]:
 
 
 def layers(embeddings_ND: list[Tensor], joined_by: JoinedBy, similarity: Similarity) -> Layers:
-    return Layers(embeddings_ND, embeddings_ND[0], joined_by=joined_by, scale=0.5, similarity=similarity)
+    return Layers(embeddings_ND, embeddings_ND[0], 3, joined=Joined(joined_by, 0.5), similarity=similarity)
 
 
 @pytest.mark.parametrize("rows", [None, torch.tensor([5, 0, 5])], ids=["all rows", "some rows"])
@@ -39,7 +39,7 @@ def test_factors_and_their_gradients(joined_by: JoinedBy, similarity: Similarity
 
 def test_concatenated_layers_keep_their_length_by_default() -> None:
     made = tables()
-    assert torch.equal(Layers(made, made[0], joined_by="concatenation").factors(), torch.cat(made, dim=1))
+    assert torch.equal(Layers(made, made[0], 3, joined=Joined("concatenation")).factors(), torch.cat(made, dim=1))
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])

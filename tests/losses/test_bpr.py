@@ -6,14 +6,11 @@ import math
 
 import pytest
 import torch
-from planted import csr
 
-from hmlet.errors import DataError
-from hmlet.graph.layers import JoinedBy, Layers
+from hmlet.graph.layers import Joined, JoinedBy, Layers
 from hmlet.losses.base import LossConfig, penalty, row_norms
 from hmlet.losses.bpr import BPR, bpr, margins
 from hmlet.losses.sampling import Triplets
-from hmlet.system.ranks import ALONE
 
 
 def test_bpr_of_a_hand_computed_batch() -> None:
@@ -74,15 +71,8 @@ def test_a_batch_costs_what_loops_over_its_triplets_say(joined_by: JoinedBy, sca
         margin = sum(float(x[user] @ (x[3 + positive] - x[3 + negative])) for x in parts[joined_by])
         total += math.log(1 + math.exp(-margin))
         rows += sum(float(tables[0][node].square().sum()) for node in (user, 3 + positive, 3 + negative))
-    layers = Layers(tables, tables[0], joined_by=joined_by, scale=scale)
+    layers = Layers(tables, tables[0], 3, joined=Joined(joined_by, scale))
     batch = Triplets(*torch.tensor(triplets).T)
-    value, norms = BPR(LossConfig())(layers, batch, 3, ALONE)
+    value, norms = BPR(LossConfig())(layers, batch)
     assert value.item() == pytest.approx(total / len(triplets), rel=1e-12)
     assert norms.item() == pytest.approx(rows / len(triplets), rel=1e-12)
-
-
-def test_users_without_any_or_with_every_item_cannot_be_compared() -> None:
-    loss = BPR(LossConfig())
-    loss.require(csr([(0, 0), (0, 1), (1, 1)], 3), 2)
-    with pytest.raises(DataError, match="some, but not all"):
-        loss.require(csr([(0, 0), (0, 1)], 3), 2)

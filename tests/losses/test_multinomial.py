@@ -14,12 +14,14 @@ from torch import Tensor
 from hmlet.config import resolve
 from hmlet.data import Csr
 from hmlet.errors import ConfigError
+from hmlet.graph import Sizes
 from hmlet.graph.layers import Layers, Similarity
 from hmlet.losses import LOSSES
 from hmlet.losses.multinomial import Multinomial, UserSampler, Whole
 from hmlet.losses.sampling import Draw
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.floor import step_parts
+from hmlet.training.steps import steps_per_epoch
 
 N_USERS, N_ITEMS, SIZE, TEMPERATURE = 5, 7, 4, 0.3
 OWN = [[0, 3], [], [1, 2, 6], [4], list(range(7))]  # nobody can say what user 1 likes, and user 4 has everything
@@ -80,7 +82,7 @@ def test_everyone_at_once_is_the_whole_likelihood(draw: Draw, similarity: Simila
     loss = loss_of(similarity)
     layers = [table(1), table(2)]
     everyone = sampler_of(loss, draw).sample(100, torch.Generator())
-    found = loss(Layers(layers, layers[0], similarity=similarity), everyone, N_USERS, ALONE).value
+    found = loss(Layers(layers, layers[0], N_USERS, similarity=similarity), everyone).value
     right = naive((layers[0] + layers[1]) / 2, draw, similarity)
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
     for ours, theirs in zip(torch.autograd.grad(found, layers), torch.autograd.grad(right, layers), strict=True):
@@ -93,8 +95,8 @@ def test_popularity_is_part_of_every_score(similarity: Similarity) -> None:
     loss, layers = loss_of(similarity, popularity_weight=0.4), [table(1), table(2)]
     sampler, added = sampler_of(loss, "interaction"), (0.4 * COUNTS.log1p()).requires_grad_()
     inputs = [*layers, added]
-    scored = Layers(layers, layers[0], similarity=similarity, popularity_I=added)
-    found = loss(scored, sampler.sample(100, torch.Generator()), N_USERS, ALONE).value
+    scored = Layers(layers, layers[0], N_USERS, similarity=similarity, popularity_I=added)
+    found = loss(scored, sampler.sample(100, torch.Generator())).value
     right = naive((layers[0] + layers[1]) / 2, "interaction", similarity, added)
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
     right_gradients = torch.autograd.grad(right, inputs)
@@ -102,7 +104,7 @@ def test_popularity_is_part_of_every_score(similarity: Similarity) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
     generator = torch.Generator().manual_seed(1)
     drawn = {tuple(sorted(batch.user.tolist())): batch for batch in (sampler.sample(2, generator) for _ in range(50))}
-    values = [loss(scored, batch, N_USERS, ALONE).value for batch in drawn.values()]
+    values = [loss(scored, batch).value for batch in drawn.values()]
     assert len(values) == 3
     mean = torch.stack(values).mean()
     assert mean.item() == pytest.approx(right.item(), rel=1e-6)
@@ -119,8 +121,8 @@ def test_learned_popularity_explains_how_often_items_occur(draw: Draw) -> None:
 
     def value() -> Tensor:
         optimizer.zero_grad()
-        scored = Layers(layers, layers[0], similarity="cosine", popularity_I=added)
-        found = loss(scored, everyone, N_USERS, ALONE).value + 1e-4 * added.square().sum()  # nobody has some items
+        scored = Layers(layers, layers[0], N_USERS, similarity="cosine", popularity_I=added)
+        found = loss(scored, everyone).value + 1e-4 * added.square().sum()  # nobody has some items
         found.backward()
         return found
 
@@ -141,8 +143,8 @@ def test_a_ratio_of_temperatures_sees_popularity() -> None:
     loss = loss_of("cosine", temperature_ratio=0.5, temperature_learned=True, popularity_weight=0.4)
     layers, right_temperature = [table(1), table(2)], loss.log_temperature.detach().clone().requires_grad_()
     added = (0.4 * COUNTS.log1p()).requires_grad_()
-    scored = Layers(layers, layers[0], similarity="cosine", popularity_I=added)
-    found = loss(scored, sampler_of(loss, "user").sample(100, torch.Generator()), N_USERS, ALONE).value
+    scored = Layers(layers, layers[0], N_USERS, similarity="cosine", popularity_I=added)
+    found = loss(scored, sampler_of(loss, "user").sample(100, torch.Generator())).value
     right = naive_soft((layers[0] + layers[1]) / 2, "user", 0.5, right_temperature.exp(), added)
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
     ours = torch.autograd.grad(found, [*layers, loss.log_temperature, added])
@@ -158,7 +160,7 @@ def test_a_ratio_of_temperatures_weighs_the_items_of_a_user(draw: Draw, ratio: f
     loss = loss_of("cosine", temperature_ratio=ratio, temperature_learned=True)
     layers, right_temperature = [table(1), table(2)], loss.log_temperature.detach().clone().requires_grad_()
     everyone = sampler_of(loss, draw).sample(100, torch.Generator())
-    found = loss(Layers(layers, layers[0], similarity="cosine"), everyone, N_USERS, ALONE).value
+    found = loss(Layers(layers, layers[0], N_USERS, similarity="cosine"), everyone).value
     right = naive_soft((layers[0] + layers[1]) / 2, draw, ratio, right_temperature.exp())
     assert found.item() == pytest.approx(right.item(), rel=1e-6)
     ours = torch.autograd.grad(found, [*layers, loss.log_temperature])
@@ -177,8 +179,8 @@ def test_two_ranks_have_the_value_of_one(ratio: float | None, popularity: float)
 
     def value(ranks: Ranks) -> float:
         own = [ranks.own_columns(each) for each in whole]
-        layers = Layers(own, own[0], similarity="cosine", popularity_I=added, ranks=ranks)
-        return float(loss(layers, everyone, N_USERS, ranks).value)
+        layers = Layers(own, own[0], N_USERS, similarity="cosine", popularity_I=added, ranks=ranks)
+        return float(loss(layers, everyone).value)
 
     assert on_two(value) == pytest.approx([value(ALONE)] * 2, rel=1e-12)
 
@@ -189,7 +191,7 @@ def test_layers_of_few_digits_are_added_up_in_float32() -> None:
     loss, layers = Multinomial(config), [table(1).detach().half()]
     train = Csr(np.array([0, 2, 2, 5, 6, 13]), np.array([item for items in OWN for item in items], dtype=np.int32))
     everyone = loss.sampler(train, N_ITEMS, torch.device("cpu"), "user").sample(100, torch.Generator())
-    found = loss(Layers(layers, layers[0].float(), similarity="dot"), everyone, N_USERS, ALONE).value
+    found = loss(Layers(layers, layers[0].float(), N_USERS, similarity="dot"), everyone).value
     scores = (layers[0][:N_USERS].double() @ layers[0][N_USERS:].double().T).log_softmax(dim=1)
     right = -torch.stack([scores[user, OWN[user]].mean() for user in COUNTED]).mean()
     assert found.dtype == torch.float32
@@ -198,12 +200,12 @@ def test_layers_of_few_digits_are_added_up_in_float32() -> None:
 
 def test_a_large_ratio_is_none() -> None:
     """As ρ grows, ρ τ log E exp(s / (ρ τ)) becomes the mean of s."""
-    layers = Layers([table(3)], table(3), similarity="cosine")
+    layers = Layers([table(3)], table(3), N_USERS, similarity="cosine")
     values = []
     for settings in ({"temperature_ratio": 1e4}, {}):
         loss = loss_of("cosine", **settings)
         everyone = sampler_of(loss, "user").sample(100, torch.Generator())
-        values.append(loss(layers, everyone, N_USERS, ALONE).value.item())
+        values.append(loss(layers, everyone).value.item())
     assert values[0] == pytest.approx(values[1], rel=1e-4)
 
 
@@ -220,7 +222,7 @@ def test_the_mean_over_batches_is_the_whole(draw: Draw) -> None:
     by_users: dict[frozenset[int], float] = {}
     while len(by_users) < 3:
         batch = sampler.sample(2, generator)
-        value = loss(Layers(layers, layers[0], similarity="cosine"), batch, N_USERS, ALONE).value.item()
+        value = loss(Layers(layers, layers[0], N_USERS, similarity="cosine"), batch).value.item()
         by_users.setdefault(frozenset(batch.user.tolist()), value)
         assert by_users[frozenset(batch.user.tolist())] == pytest.approx(value)
     right = naive(layers[0], draw, "cosine").item()
@@ -233,7 +235,7 @@ def test_a_sample_of_items_estimates_the_sum() -> None:
     batch = sampler_of(loss, "user").sample(100, torch.Generator().manual_seed(4))
     assert batch.others is not None
     drawn = int(batch.others)
-    found = loss(Layers(layers, layers[0], similarity="dot"), batch, N_USERS, ALONE).value.item()
+    found = loss(Layers(layers, layers[0], N_USERS, similarity="dot"), batch).value.item()
     scores = layers[0][:N_USERS] @ layers[0][N_USERS:].T / TEMPERATURE
     right = [math.log(N_ITEMS) + scores[user, drawn] - scores[user, OWN[user]].mean() for user in COUNTED]
     assert found == pytest.approx(torch.stack(right).mean().item(), rel=1e-6)
@@ -244,7 +246,7 @@ def test_the_penalty_is_that_of_drawn_pairs() -> None:
     loss, layers = loss_of("cosine"), [table(1)]
     for draw, pairs in (("user", [(0, 2), (2, 3), (3, 1)]), ("interaction", [(0, 2), (2, 3), (3, 1)])):
         batch = sampler_of(loss, draw).sample(100, torch.Generator())  # type: ignore[arg-type]
-        norms = loss(Layers(layers, layers[0], similarity="cosine"), batch, N_USERS, ALONE).norms.item()
+        norms = loss(Layers(layers, layers[0], N_USERS, similarity="cosine"), batch).norms.item()
         total = sum(count for _, count in pairs)
         right = 0.0
         for user, count in pairs:
@@ -258,35 +260,32 @@ def test_an_epoch_has_as_many_users_as_there_are() -> None:
     loss = loss_of("cosine")
     ends = [*range(0, 22, 2), 20]  # ten users with two items each, and one with nothing
     train = Csr(np.array(ends), np.tile(np.array([0, 1], dtype=np.int32), 10))
-    assert [loss.steps(train, size) for size in (4, 5, 10, 1000)] == [3, 2, 1, 1]
+    assert [steps_per_epoch(loss, train, size) for size in (4, 5, 10, 1000)] == [3, 2, 1, 1]
 
 
 def test_its_nodes_are_its_users_and_every_item() -> None:
     loss = loss_of("dot")
-    nodes = loss.nodes(sampler_of(loss, "user").sample(100, torch.Generator()), N_USERS)
+    nodes = sampler_of(loss, "user").sample(100, torch.Generator()).nodes(N_USERS)
     assert nodes.tolist() == [*COUNTED, *range(N_USERS, N_USERS + N_ITEMS)]
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature_ratio": 2.0}])
-def test_the_planned_batch_and_bytes_are_those_of_a_sampler(settings: dict[str, float]) -> None:
+def test_a_blank_batch_is_as_large_as_a_drawn_one(settings: dict[str, float]) -> None:
     """Ten users with two of three items each, so everyone counts."""
     loss = loss_of("cosine", negatives=4, **settings)
     train = Csr(np.arange(0, 22, 2), np.tile(np.array([0, 2], dtype=np.int32), 10))
     sampler = loss.sampler(train, 3, torch.device("cpu"), "user")
     whole = sampler.whole
-    tables = [sampler.eligible, sampler.weight, whole.share_N, *(whole.ends or ())]
-    held = whole.pairs.nbytes + sum(each.nbytes for each in tables)
-    assert loss.sampler_bytes(10, 3, 20, "cpu", "user") == held
     for size, users, everyone in ((9, 9, False), (10, 10, True), (11, 10, True)):
-        planned, drawn = loss.planned(size, 10, 3, 20, "cpu"), sampler.sample(size, torch.Generator())
-        for batch in (planned, drawn):
+        blank, drawn = loss.blank(size, Sizes(10, 3, 20), "cpu"), sampler.sample(size, torch.Generator())
+        for batch in (blank, drawn):
             assert (len(batch.user), len(batch.weight), batch.everyone) == (users, users, everyone)
             assert batch.others is not None
             assert (len(batch.others), len(batch.whole.share_N)) == (4, 13)
             assert (batch.whole.ends is None) == (not settings)
         assert len(set(drawn.user.tolist())) == users
-        assert planned.whole.pairs.nbytes == whole.pairs.nbytes
-        assert [each.shape for each in planned.whole.ends or ()] == [each.shape for each in whole.ends or ()]
+        assert blank.whole.pairs.nbytes == whole.pairs.nbytes
+        assert [each.shape for each in blank.whole.ends or ()] == [each.shape for each in whole.ends or ()]
 
 
 def test_no_item_is_drawn_by_weight() -> None:

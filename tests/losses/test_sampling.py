@@ -129,16 +129,3 @@ def test_pairs_have_own_items_and_items_of_anyone_to_compare(by: Draw) -> None:
         assert chisquare(list(drawn.values())).pvalue > 1e-3
     assert pairs.others is not None
     assert chisquare(list(Counter(pairs.others.tolist()).values())).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("by", ["user", "root", "interaction"])
-def test_the_planned_bytes_are_those_of_the_tensors(by: Draw) -> None:
-    """Up to the end of each list of offsets, and the number of eligible users."""
-    rows = [{user % 7, user % 11, 19} for user in range(50)]
-    edges = sum(map(len, rows))
-    triplets, pairs = TripletSampler(csr(rows), 20, draw=by), PairSampler(csr(rows), 20, draw=by, positives=2, others=0)
-    for sampler in (triplets, pairs):
-        held = sum(each.nbytes for each in vars(sampler).values() if isinstance(each, torch.Tensor))
-        assert 0 <= held - sampler.planned_bytes(50, edges, "cpu", by) <= 3 * 8
-    on_cuda, keys = triplets.planned_bytes(50, edges, "cuda", by), 0 if by == "root" else 8 * edges
-    assert on_cuda == triplets.planned_bytes(50, edges, "cpu", by) - keys  # which Triton does not need

@@ -10,11 +10,11 @@ import oracles
 import planted
 import pytest
 import torch
+from products import IDENTITY
 from scipy.sparse import csr_matrix
 
 from hmlet.graph import spectral
-from hmlet.models import MODELS, ItemWeights, build, chebycf, item_item
-from hmlet.system.ranks import Ranks
+from hmlet.models import MODELS, ItemWeights, NodeTensor, Pass, build, chebycf, item_item
 
 SHAPES = [(40, 25), (25, 40)]
 
@@ -105,7 +105,7 @@ def test_cheby_cf(n_users: int, n_items: int, order: int, flatness: float, vecto
 def test_popularity() -> None:
     _, dense_UI = interactions(40, 25)
     model = solved("popularity", 40, 25)
-    users_UF, items_IF = model.factors(lambda x_ND: x_ND)
+    users_UF, items_IF = model.propagate(IDENTITY, Pass()).factors().split([40, 25])
     assert model.embedding.shape == (65, 1)
     np.testing.assert_array_equal((users_UF @ items_IF.T).numpy(), np.tile(dense_UI.sum(axis=0), (40, 1)))
 
@@ -227,13 +227,11 @@ def test_weights_are_sparse_below_a_sixteenth() -> None:
 def test_an_item_item_model_has_weights_and_no_embedding(neighbours: int, shapes: dict[str, tuple[int, ...]]) -> None:
     model = solved("ease", 25, 40, neighbours=neighbours)
     assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == shapes
-    assert {name: model.node_shape(name, 25, 40) for name in shapes} == shapes
+    assert model.node_tensors(25, 40) == {name: NodeTensor(shape, "items") for name, shape in shapes.items()}
     assert {name: tensor.dtype for name, tensor in model.state_dict().items()} == {
         "values": torch.float32, "items": torch.int32, "offsets": torch.int64,
     }  # fmt: skip
-    assert model.per_node() == set(shapes)
     assert model.embedding.shape == (65, 0)
-    assert model.keep_columns(Ranks(size=2)) is model
 
 
 def test_lighter_settings_keep_fewer_weights() -> None:

@@ -11,13 +11,15 @@ import planted
 import pytest
 import torch
 from finished import NAMES
+from products import By
 from torch import Tensor, nn
 
 from hmlet.graph import Graph
 from hmlet.graph.kernels import Operator, build_operator
 from hmlet.losses.bpr import bpr, margins
-from hmlet.models import MODELS, Model, ModelConfig, Pass, build
+from hmlet.models import MODELS, Layers, Model, ModelConfig, Pass, build
 from hmlet.models.hmlet import HmletConfig
+from hmlet.training.steps import shared_weights
 
 N_USERS, N_ITEMS = 7, 9
 # The last user and item stay alone: a node without edges is part of every check.
@@ -65,10 +67,8 @@ def parameters(model: Model) -> dict[str, np.ndarray]:
     return {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
 
 
-def scores(factors: tuple[Tensor, Tensor]) -> np.ndarray:
-    users_UF, items_IF = factors
-    assert users_UF.shape[0] == N_USERS
-    assert items_IF.shape[0] == N_ITEMS
+def scores(layers: Layers) -> np.ndarray:
+    users_UF, items_IF = layers.factors().split([N_USERS, N_ITEMS])
     return (users_UF @ items_IF.T).detach().numpy()
 
 
@@ -101,8 +101,7 @@ def check_hmlet(config: HmletConfig, how: Pass, choose: oracles.Choose, batch_no
         expected_UI = oracles.mean_scores(expected, N_USERS)
     else:
         expected_UI = oracles.layerwise_scores(expected, N_USERS, 1 / (config.layers + 1))
-    all_NF = layers.factors()
-    close(scores((all_NF[:N_USERS], all_NF[N_USERS:])), expected_UI)
+    close(scores(layers), expected_UI)
 
 
 @pytest.mark.parametrize("readout", ["mean", "layerwise"])
@@ -172,7 +171,7 @@ def test_random_gates_stay_what_they_were_drawn() -> None:
             previous_ND = np.where(drawn[layer][:, 1:] == 1, oracles.activation("elu", 0)(linear_ND), linear_ND)
             close(ours.embeddings_ND[layer].detach(), previous_ND)
             close(ours.gates[layer], drawn[layer][:, 1])
-    assert model.weights() == []
+    assert shared_weights(model) == []
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])
@@ -181,7 +180,7 @@ def test_lightgcn(layers: int) -> None:
     expected = oracles.lightgcn(parameters(model), oracles.normalised(DENSE), layers)
     for ours, theirs in zip(model.propagate(operator, Pass()).embeddings_ND, expected, strict=True):
         close(ours.detach(), theirs)
-    close(scores(model.factors(operator)), oracles.mean_scores(expected, N_USERS))
+    close(scores(model.propagate(operator, Pass())), oracles.mean_scores(expected, N_USERS))
 
 
 @pytest.mark.parametrize("transform", [True, False])
@@ -190,8 +189,8 @@ def test_lrgccf(layers: int, transform: bool) -> None:
     model, operator = model_of(MODELS["lr-gccf"].Config(embedding_size=3, layers=layers, transform=transform))
     operator_NN = oracles.normalised(DENSE, self_loops=True)
     expected = oracles.lrgccf(parameters(model), operator_NN, layers, transform)
-    close(scores(model.factors(operator)), oracles.layerwise_scores(expected, N_USERS, 1.0))
-    assert len(model.weights()) == (layers if transform else 0)
+    close(scores(model.propagate(operator, Pass())), oracles.layerwise_scores(expected, N_USERS, 1.0))
+    assert len(shared_weights(model)) == (layers if transform else 0)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -200,27 +199,27 @@ def test_ngcf(layers: int) -> None:
     expected = oracles.ngcf(parameters(model), DENSE, layers, slope=0.2)
     for ours, theirs in zip(model.propagate(operator, Pass()).embeddings_ND, expected, strict=True):
         close(ours.detach(), theirs)
-    close(scores(model.factors(operator)), oracles.layerwise_scores(expected, N_USERS, 1.0))
+    close(scores(model.propagate(operator, Pass())), oracles.layerwise_scores(expected, N_USERS, 1.0))
 
 
 def test_gcmc() -> None:
     model, operator = model_of(MODELS["gc-mc"].Config(embedding_size=3))
     factors_NF = oracles.gcmc(parameters(model), oracles.normalised(DENSE))
-    close(scores(model.factors(operator)), factors_NF[:N_USERS] @ factors_NF[N_USERS:].T)
+    close(scores(model.propagate(operator, Pass())), factors_NF[:N_USERS] @ factors_NF[N_USERS:].T)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_pinsage(layers: int) -> None:
     model, operator = model_of(MODELS["pinsage"].Config(embedding_size=3, layers=layers, neighbours=4))
     factors_NF = oracles.pinsage(parameters(model), layers)
-    close(scores(model.factors(operator)), factors_NF[:N_USERS] @ factors_NF[N_USERS:].T)
+    close(scores(model.propagate(operator, Pass())), factors_NF[:N_USERS] @ factors_NF[N_USERS:].T)
 
 
 @pytest.mark.parametrize("name", ["bpr", "wrmf"])
 def test_matrix_factorisation_does_not_propagate(name: str) -> None:
     model, operator = model_of(MODELS[name].Config(embedding_size=3))
     embedding_ND = parameters(model)["embedding"]
-    close(scores(model.factors(operator)), embedding_ND[:N_USERS] @ embedding_ND[N_USERS:].T)
+    close(scores(model.propagate(operator, Pass())), embedding_ND[:N_USERS] @ embedding_ND[N_USERS:].T)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -232,8 +231,8 @@ def test_the_float32_operator_gives_the_same_up_to_rounding(name: str) -> None:
     loops = exact.self_loops
     single = build_operator(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(loops), self_loops=loops)
     how = Pass(hard=False)  # a hard gate may flip where its logits are a rounding apart
-    for ours, theirs in zip(rounded.factors(single, how), exact.factors(operator, how), strict=True):
-        np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-3, atol=2e-5)
+    ours, theirs = rounded.propagate(single, how).factors(), exact.propagate(operator, how).factors()
+    np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -241,8 +240,8 @@ def test_a_product_in_a_narrower_type_serves_every_model(name: str) -> None:
     """As on CUDA with train.precision = "bfloat16", for which float16 stands: not every CPU multiplies the other."""
     model = build(MODELS[name].Config(name=name), GRAPH, generator(1))  # type: ignore[call-arg]
     operator = build_operator(GRAPH.indptr, GRAPH.neighbours, GRAPH.edges, GRAPH.scale(model.self_loops))
-    exact = torch.cat(model.eval().factors(operator))
-    found = torch.cat(model.factors(lambda x_ND: operator(x_ND.float()).half()))
+    exact = model.eval().propagate(operator, Pass()).factors()
+    found = model.propagate(By(lambda x_ND: operator(x_ND.float()).half()), Pass()).factors()
     assert (found - exact).norm() < 0.02 * exact.norm()
     if name != "wrmf":  # which is solved, and has no gradient
         found.float().square().sum().backward()
@@ -343,5 +342,5 @@ def test_the_product_is_computed_once_a_layer() -> None:
             calls.append(1)
             return operator(x_ND)
 
-        model.propagate(counted, Pass())
+        model.propagate(By(counted), Pass())
         assert len(calls) == 4

@@ -15,13 +15,21 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from hmlet.models import ItemWeights
-from hmlet.ranking.scoring import FactorScorer, Histories, Scorer, WeightScorer, scored_by_weights, weight_scorer
+from hmlet.ranking.scoring import (
+    FactorScorer,
+    Histories,
+    HostFactorScorer,
+    Scorer,
+    WeightScorer,
+    scored_by_weights,
+    weight_scorer,
+)
 from hmlet.ranking.top_k import similar_histories, top_k
 
 NOTHING = torch.empty(0)
 
 
-def scorer_of(weights_II: np.ndarray, histories: Histories, sparse: bool) -> Scorer[Histories]:
+def scorer_of(weights_II: np.ndarray, histories: Histories, sparse: bool) -> Scorer:
     if not sparse:
         return weight_scorer(ItemWeights(torch.from_numpy(weights_II), NOTHING, NOTHING), histories)
     entries = csr_matrix(weights_II)
@@ -96,9 +104,9 @@ def test_a_model_of_weights_is_scored_by_its_training_histories(sparse: bool) ->
     assert (histories.items_E.tolist(), histories.offsets.tolist()) == ([1, 0, 1, 2], [0, 1, 4, 4, 4])
     assert (scorer.n_items, scorer.depth) == (3, 4 // 4 + 1)
     scores = [[3, 4, 5], [9, 12, 15], [3, 4, 5], [3, 4, 5]]  # the mean over all four users for those without items
-    assert scorer.rough(histories, None).tolist() == scorer.exact(histories, None).tolist() == scores
-    picked = scorer.exact(histories, torch.tensor([[2, 0]] * 4))
-    assert picked.tolist() == [[row[2], row[0]] for row in scores]
+    assert scorer.rough(histories)[0].tolist() == scores
+    users, items = np.arange(8) // 2, np.array([2, 0] * 4)
+    assert scorer.exact(histories, users, items).tolist() == [score for row in scores for score in (row[2], row[0])]
 
 
 def test_a_model_without_items_has_no_largest_weight() -> None:
@@ -115,14 +123,15 @@ def test_the_bound_on_a_dot_products_error(user: list[float], item: list[float],
     eps, tiny = 2.0**-23, 2.0**-126
     lost = math.sqrt(2 * tiny)
     bound = 2 * (4 * eps * (lengths[0] + lost) * (lengths[1] + lost) + tiny)
-    scorer = FactorScorer(torch.tensor([[0.0, 0.0], item]))
-    assert scorer.rounding(torch.tensor([user])).tolist() == pytest.approx([bound], rel=1e-12, abs=0)
+    items, users = torch.tensor([[0.0, 0.0], item]), torch.tensor([user])
+    for _, found in (FactorScorer(items).rough(users), HostFactorScorer(items).rough(users.numpy())):
+        assert found.tolist() == pytest.approx([bound], rel=1e-12, abs=0)
 
 
 def test_the_bound_on_a_sums_error() -> None:
     """2 n ε times the sum of the largest weights of the n items; ε times the largest mean score, (1 + 2 · 2) / 3."""
     histories = histories_of([[0, 1], [1], []])
-    bounds = WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), histories).rounding(histories)
+    _, bounds = WeightScorer(torch.tensor([[1.0, -3.0], [2.0, 0.0]]), histories).rough(histories)
     assert bounds.tolist() == [2 * 2 * 2.0**-23 * (3 + 2), 2 * 2.0**-23 * 2, 2.0**-23 * 5 / 3]
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from hmlet.api import Run
-from hmlet.models.base import learned_popularity
-from hmlet.runs.loading import load_model
+from hmlet.models.scores import learned_popularity
 
 MODELS = ["lightgcn", "hmlet-end", "lr-gccf", "gc-mc", "pinsage", "bpr"]
 
@@ -147,9 +146,8 @@ def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_what_was_learned_is_what_is_ranked_by(learned: Run) -> None:
-    model = load_model(learned.directory)
     column_I = learned.factors[1][:, -1]
-    torch.testing.assert_close(column_I, model.state_dict()["popularity"], rtol=0.0, atol=0.0)
+    torch.testing.assert_close(column_I, learned.directory.weights()["popularity"], rtol=0.0, atol=0.0)
     assert (column_I.double() - added(learned)).abs().max() > 1e-3  # training has moved it
     recorded = learned.metrics[-1]["valid"]["ndcg"]
     assert learned.evaluate("valid", "train", 20).metrics["ndcg"] == pytest.approx(recorded, abs=1e-9)

@@ -15,10 +15,11 @@ from served import client_of
 from hmlet.api import Run, fit
 from hmlet.config import resolve
 from hmlet.errors import ConfigError, DataError, RunError
+from hmlet.graph import Sizes
 from hmlet.models import MODELS
 from hmlet.runs.loading import load_model
 from hmlet.serving.settings import Settings
-from hmlet.training.planning import Sizes, changes, memory_plan
+from hmlet.training.planning import changes, memory_plan
 
 GOWALLA = Sizes(29_858, 40_981, 810_128)
 ITEM_ITEM = [name for name in CLOSED if name != "popularity"]

@@ -7,7 +7,7 @@ import oracles
 import torch
 from gated_run import small_data
 
-from hmlet.ranking.scoring import FactorScorer
+from hmlet.ranking.scoring import HostFactorScorer
 from hmlet.ranking.top_k import NO_ITEM
 from hmlet.recommend.notable import LIST, Notable, notable
 
@@ -16,7 +16,7 @@ def test_hits_and_usualness_are_those_of_a_loop() -> None:
     data = small_data(40, 60)
     generator = torch.Generator().manual_seed(3)
     users, items = torch.randn(40, 4, generator=generator), torch.randn(60, 4, generator=generator)
-    found = notable((users, FactorScorer(items)), data)
+    found = notable((users, HostFactorScorer(items)), data)
     train, everything = data.csr("train"), data.csr("train", "valid", "test")
     lists = [oracles.ranking(users[u].numpy(), items.numpy(), LIST, set(train.row(u).tolist())) for u in found.users]
     share = {item: sum(item in each for each in lists) / len(lists) for item in range(60)}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gated_run import small_data
 from planted import checkerboard
 from planted_records import plant
@@ -19,14 +16,11 @@ from scipy import stats
 
 from hmlet.cli import main
 from hmlet.data import Dataset
-from hmlet.errors import DataError, MissingExtra
-from hmlet.graph import training_graph
-from hmlet.ranking.evaluation import evaluate
+from hmlet.errors import DataError, MissingExtra, RunError
 from hmlet.reproduction import campaign, reproduce_choices
 from hmlet.reproduction.campaign import CampaignProgress, Outcome, plan_runs, run_campaign
-from hmlet.reproduction.noisy import noisy_ranking
 from hmlet.reproduction.plan import Choice
-from hmlet.reproduction.records import RECORD_FILES, Records, pack, unpack
+from hmlet.reproduction.records import RECORD_FILES, Records, pack, read_pack
 from hmlet.runs.record import Hardware
 from hmlet.training.loop import fit
 from hmlet.training.trainer import Interrupted
@@ -197,78 +191,57 @@ def test_other_data_under_the_same_name_counts_for_nothing(tmp_path: Path) -> No
 
 
 def test_packed_records_are_the_same_elsewhere(tmp_path: Path) -> None:
-    packed = tmp_path / "back" / "records.tar.gz"
+    packed = tmp_path / "here" / "records.jsonl"
     outcome = go(tmp_path / "there", packed=packed)
-    unpack(packed, tmp_path / "here")
     assert scores(tmp_path / "here") == scores(tmp_path / "there")
     assert go(tmp_path / "here").found == len(outcome.trained)
+    before, after = (Records.read(tmp_path / place).all for place in ("there", "here"))
+    assert [each.name for each in before] == [each.name for each in after]
+    for one, other in zip(before, after, strict=True):
+        assert one.run.metrics() == other.run.metrics()
+        assert (one.paired is None) == (other.paired is None)
+        if one.paired is not None and other.paired is not None:
+            np.testing.assert_array_equal(one.paired.users, other.paired.users)
 
 
-@pytest.mark.parametrize("name", ["../run.json", "/etc/run.json", "a/b/weights.bin", "a/../run.json", "a/b/c/run.json"])
-def test_a_file_that_is_no_records_is_refused(name: str, tmp_path: Path) -> None:
-    hostile = tmp_path / "hostile.tar.gz"
-    with tarfile.open(hostile, "w:gz") as archive:
-        member = tarfile.TarInfo(name)
-        member.size = 2
-        archive.addfile(member, BytesIO(b"{}"))
-    with pytest.raises(DataError, match="not part of a record"):
-        unpack(hostile, tmp_path / "here")
-    assert not (tmp_path / "here").exists()
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"run": "../x", "file": "run.json", "content": ""},
+        {"run": "a/..", "file": "run.json", "content": ""},
+        {"run": "/etc/x", "file": "run.json", "content": ""},
+        {"run": "a/b/c", "file": "run.json", "content": ""},
+        {"run": "a/b", "file": "weights.bin", "content": ""},
+        {"run": "a/b", "file": "../run.json", "content": ""},
+        {"run": "a/b", "file": "run.json"},
+        {"run": "a/b", "file": "run.json", "content": 1},
+        {"run": "a/b", "file": "paired.parquet", "base64": "?"},
+        ["a/b"],
+    ],
+)
+def test_a_line_that_is_no_records_is_refused(line: object, tmp_path: Path) -> None:
+    pack = tmp_path / "hostile.jsonl"
+    pack.write_text(json.dumps(line) + "\n")
+    with pytest.raises(DataError, match="line 1"):
+        read_pack(pack)
 
 
-def test_a_link_or_another_file_is_refused(tmp_path: Path) -> None:
-    hostile = tmp_path / "hostile.tar.gz"
-    with tarfile.open(hostile, "w:gz") as archive:
-        member = tarfile.TarInfo("a/b/run.json")
-        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(member)
-    with pytest.raises(DataError):
-        unpack(hostile, tmp_path / "here")
-    hostile.write_bytes(b"no archive")
-    with pytest.raises(DataError, match="cannot be unpacked"):
-        unpack(hostile, tmp_path / "here")
+def test_a_packed_file_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    pack = tmp_path / "records.jsonl"
+    go(tmp_path / "there", packed=pack)
+    text = pack.read_text()
+    assert '"content": "seed = 1\\n' in text
+    pack.write_text(text.replace('"content": "seed = 1\\n', '"content": "seed = 1\\n\\n'))
+    with pytest.raises(RunError, match=r"records\.jsonl.*is damaged"):
+        Records.read(tmp_path)
 
 
 def test_packing_takes_nothing_but_records(tmp_path: Path) -> None:
     (place,) = go(tmp_path, Choice("checkerboard", models=("bpr",), overrides=TINY), keep=True).trained
-    count = pack(tmp_path, [place], tmp_path / "all.tar.gz")
-    with tarfile.open(tmp_path / "all.tar.gz") as archive:
-        names = {Path(name).name for name in archive.getnames()}
-    assert len(names) == count
-    assert names < set(RECORD_FILES)
-
-
-# -- noise when ranking ---------------------------------------------------------------------------------------------
-
-
-def test_noise_moves_open_gates_and_leaves_decided_ones(tmp_path: Path) -> None:
-    """With a bias of 10⁴ no noise turns a choice, so all draws are one; without, they differ."""
-    data = small_data()
-    recipe = Choice(data.name, overrides=(*TINY, "model.gate_hidden=[8]")).recipe(Choice("x").cells()[0], 1)
-    run = fit(data, recipe, tmp_path / "run", device="cpu")
-    open_gates = noisy_ranking(run, data, torch.device("cpu"), draws=4)["metrics"]["ndcg"]
-    assert len(set(open_gates)) > 1
-    weights = dict(run.weights())
-    for name in weights:
-        if name.endswith(".bias") and weights[name].shape == (2,):
-            weights[name] = torch.tensor([1e4, 0.0])
-    run.write_tensors("model.safetensors", weights)
-    decided = noisy_ranking(run, data, torch.device("cpu"), draws=4)["metrics"]["ndcg"]
-    linear = all_linear(weights, data)
-    assert decided == [pytest.approx(linear)] * 4
-
-
-def all_linear(weights: dict[str, torch.Tensor], data: Dataset) -> float:
-    """Test NDCG of the same e⁰ propagated linearly at every layer, by dense matrices."""
-    graph = training_graph(data)
-    dense = np.zeros((graph.n_nodes, graph.n_nodes))
-    rows = np.repeat(np.arange(graph.n_nodes), np.diff(graph.indptr))
-    dense[rows, graph.neighbours] = graph.scale()[rows] * graph.scale()[graph.neighbours]
-    layers = [weights["embedding"].double().numpy()]
-    for _ in range(4):
-        layers.append(dense @ layers[-1])
-    factors = torch.from_numpy(np.mean(layers, axis=0)).float()
-    return evaluate((factors[: data.n_users], factors[data.n_users :]), data, "test", "train", 20).metrics["ndcg"]
+    pack([place], tmp_path / "all.jsonl")
+    (files,) = read_pack(tmp_path / "all.jsonl").values()
+    assert {"config.toml", "run.json"} <= set(files) < set(RECORD_FILES)
+    assert all((place / name).read_bytes() == data for name, data in files.items())
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
@@ -307,7 +280,7 @@ def test_the_command_runs_end_to_end_on_the_embedded_set(tmp_path: Path, capsys:
     (first, *_) = Records.read(tmp_path).all
     before = first.path.stat().st_mtime_ns
     assert main(command) == 0
-    assert "3 runs were there, 0 trained" in capsys.readouterr().out
+    assert "3 already recorded, 0 trained" in capsys.readouterr().out
     assert first.path.stat().st_mtime_ns == before
 
 
@@ -328,12 +301,9 @@ def gain_verdict(out: Path) -> str:
         (["--table", "figures"], "figures"),
         (["--model", "svd"], "svd"),
         (["--minutes", "0"], "--minutes 0"),
-        (["--search", "0"], "--search 0"),
-        (["--search", "2", "--minutes", "-1"], "--minutes -1"),
         (["--preset", "paper"], "no recipe for"),
         (["--set", "train.epoch=3"], "train.epoch"),
         (["--device", "tpu"], "tpu"),
-        (["--space", "grid.toml"], "--search"),
     ],
 )
 def test_a_wrong_call_says_what_to_do(

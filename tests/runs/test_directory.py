@@ -9,8 +9,8 @@ import json
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.locking import locked
 from hmlet.runs.record import RECORD, json_checksum
-from hmlet.system import locks
 from hmlet.training import loop as training
 from hmlet.training.trainer import StopTraining
 
@@ -328,22 +327,22 @@ def test_an_evaluation_that_cannot_be_kept_is_not_lost(
     assert "test train 11" in RunDirectory.open(copy).record.coverage
 
 
-def test_an_update_waits_for_another(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, naps = RunDirectory.open(copy), RunDirectory.open(copy), 0
-    held = ExitStack()
-    held.enter_context(first.update())
+def test_an_update_waits_for_another(copy: Path) -> None:
+    first, second = RunDirectory.open(copy), RunDirectory.open(copy)
 
-    def nap(seconds: float) -> None:
-        nonlocal naps
-        naps += 1
+    def update() -> None:
+        with second.update():
+            second.record = second.record.model_copy(update={"second": 2})
+
+    other = threading.Thread(target=update)
+    with first.update():
+        other.start()
+        other.join(timeout=0.3)
+        assert other.is_alive()  # it waits
         first.record = first.record.model_copy(update={"first": 1})
-        held.close()
-
-    monkeypatch.setattr(locks.time, "sleep", nap)
-    with second.update():
-        second.record = second.record.model_copy(update={"second": 2})
+    other.join()
     record = RunDirectory.open(copy).record.as_json()
-    assert (naps, record["first"], record["second"]) == (1, 1, 2)
+    assert (record["first"], record["second"]) == (1, 2)
 
 
 # -- places that are no run ---------------------------------------------------------------------------------------

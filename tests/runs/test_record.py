@@ -14,12 +14,15 @@ from planted import dataset
 
 from hmlet.config import resolve
 from hmlet.errors import RunError
+from hmlet.reproduction.records import read_pack
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import RESTORE, RunRecord, Source, checkout, json_checksum
 from hmlet.system.outside import Content, Origin
 
 ROOT = Path(__file__).resolve().parents[2]
-STORED = [path for folder in ("results", "tests/stored") for path in sorted((ROOT / folder).rglob("run.json"))]
+STORED = {path: path.read_bytes() for path in sorted((ROOT / "tests" / "stored").rglob("run.json"))}
+for pack in sorted((ROOT / "lab" / "results" / "runs").glob("*.jsonl")):
+    STORED |= {pack / run: files["run.json"] for run, files in read_pack(pack).items()}
 FIRST, SECOND = "0" * 64, "1" * 64
 
 
@@ -52,9 +55,8 @@ def sealed(record: object, checksum: object = None) -> bytes:
 
 def test_every_stored_record_keeps_its_content_and_its_checksum() -> None:
     assert len(STORED) > 200
-    for path in STORED:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        assert json.loads(read(path.read_bytes(), path).to_text()) == before, path
+    for path, stored in STORED.items():
+        assert json.loads(read(stored, path).to_text()) == json.loads(stored), path
 
 
 def test_unknown_keys_survive_a_rewrite() -> None:

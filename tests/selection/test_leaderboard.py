@@ -25,8 +25,8 @@ from hmlet.errors import ConfigError, NothingHeldOut, RunError
 from hmlet.models import FLOOR, MODELS
 from hmlet.selection import Row, Scores, contest
 from hmlet.system.progress import Advance
-from hmlet.training import loop
 from hmlet.training.forecast import Pace
+from hmlet.tuning import choice
 
 NAMES = ["chance", "absent", "lightgcn"]
 
@@ -222,12 +222,12 @@ def test_a_model_gets_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.
 def test_a_model_is_shortened_before_it_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps take a second each, as far as budgets go: 900 s do not hold both schedules, and hold epochs of both."""
     pace = Pace(0.0, 1.0, 1.0, 0.0, 0.0)
-    monkeypatch.setattr(loop, "measure_pace", lambda *arguments: (pace, 8))
+    monkeypatch.setattr(choice, "measure_pace", lambda *arguments: (pace, 8))
     models = ["lightgcn", "lr-gccf"]
     board = hmlet.leaderboard(checkerboard(), tmp_path / "out", models=models, device="cpu")
     for name in models:
         assert re.fullmatch(r"shortened to \d+ of \d+ epochs", by_name(board)[name].note), name
-    monkeypatch.setattr(loop, "measure_pace", lambda *arguments: (replace(pace, step=1e6, resting=1e6), 8))
+    monkeypatch.setattr(choice, "measure_pace", lambda *arguments: (replace(pace, step=1e6, resting=1e6), 8))
     board = hmlet.leaderboard(checkerboard(), tmp_path / "none", models=["lightgcn"], device="cpu")
     assert (
         by_name(board)["lightgcn"].note == "skipped: not enough time left for an epoch; run the command again to add it"

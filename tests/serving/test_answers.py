@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from gated_run import make_run, small_data
-from served import client_of
+from served import SMALL, client_of
 from starlette.testclient import TestClient
 
-from hmlet.api import Run
+from hmlet.api import Run, fit
+from hmlet.config import resolve
+from hmlet.data import Dataset
 from hmlet.serving.approximate import Approximate
+from hmlet.serving.loaded_run import LoadedRun
 from hmlet.serving.settings import Settings
-from hmlet.serving.state import Served
 
 
 def test_every_user_gets_the_offline_top_n(client: TestClient, run: Run) -> None:
@@ -111,7 +114,7 @@ def test_unknown_ids_are_skipped_with_a_warning(client: TestClient, run: Run, ma
 @pytest.mark.parametrize("query", ["", "lib"])
 @pytest.mark.parametrize("side", ["user", "item"])
 def test_pages_together_are_the_whole_search(client: TestClient, side: str, query: str) -> None:
-    served: Served = client.service.current  # type: ignore[attr-defined]
+    served: LoadedRun = client.service.current  # type: ignore[attr-defined]
     whole, found, offset = served.search(side, query, 10**9), [], "0"
     while offset is not None:
         page = client.get(f"/v1/{side}s", params={"query": query, "limit": 700, "offset": offset})
@@ -149,6 +152,36 @@ def test_answers_say_which_run_they_come_from(client: TestClient) -> None:
     name = client.get("/v1/model").json()["run"]
     user = client.get("/v1/users").json()[0]["user"]
     assert client.post("/v1/recommend", json={"users": [user]}).headers["x-hmlet-run"] == name
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose items have ids that JavaScript would round, and whose users do not."""
+    rows = [(user, 2**53 + 7 * (user + at) % 29) for user in range(40) for at in range(6)]
+    users, items = map(list, zip(*rows, strict=True))
+    data = Dataset.from_frame(pa.table({"user": users, "item": items}), split="ratio:1,0,0")
+    return fit(data, resolve("lightgcn", "hmlet", None, SMALL[:2], 1), tmp_path_factory.mktemp("wide") / "run")
+
+
+def test_ids_that_javascript_would_round_are_strings(wide: Run) -> None:
+    (expected,) = wide.recommend([3], 5)
+    item = expected["items"][0]["item"]
+    assert isinstance(item, int)
+    assert item > 2**53
+    with client_of(wide.directory.path, Settings()) as client:
+        assert client.get("/v1/model").json()["ids"] == {"user": "number", "item": "string"}
+        (answer,) = client.post("/v1/recommend", json={"users": [3], "k": 5}).json()
+        assert answer["user"] == 3
+        assert [each["item"] for each in answer["items"]] == [str(each["item"]) for each in expected["items"]]
+        assert [each["score"] for each in answer["items"]] == [each["score"] for each in expected["items"]]
+        assert client.get("/v1/items", params={"limit": 1}).json()[0]["item"] == str(wide.data.items.id(0))
+        assert all(isinstance(each["item"], str) for each in client.get("/v1/history", params={"user": 3}).json())
+        for given in (item, str(item)):  # requests may use either
+            assert client.post("/v1/explain", json={"user": "3", "item": given}).json()["item"] == str(item)
+            assert client.post("/v1/similar", json={"items": [given], "k": 2}).json()[0]["item"] == str(item)
+            (without,) = client.post("/v1/recommend", json={"users": [3], "k": 5, "deny": [given]}).json()
+            assert str(item) not in [each["item"] for each in without["items"]]
+            assert client.post("/v1/recommend", json={"items": [given], "k": 2}).status_code == 200
 
 
 @pytest.mark.parametrize("query", ["gi", "GIMP", "editor", "", "no such thing at all"])
@@ -190,7 +223,7 @@ def test_the_overview_counts_every_node_and_shows_a_sample(client: TestClient, r
 def test_the_map_tells_the_choice_also_where_its_probability_is_rounded_to_a_half(tmp_path: Path) -> None:
     data = small_data()
     make_run(tmp_path, data, probability=np.full((data.n_users + data.n_items, 2), 0.50001))
-    (node,) = Served(Run.open(tmp_path), tmp_path).overview(1).sample
+    (node,) = LoadedRun(Run.open(tmp_path), tmp_path).overview(1).sample
     assert (node.probability, node.nonlinear, node.class_) == ([0.5, 0.5], [True, True], "FNL")
 
 

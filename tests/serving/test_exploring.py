@@ -17,10 +17,10 @@ from hmlet.api import Run, fit
 from hmlet.config import resolve
 from hmlet.data.catalog import load
 from hmlet.errors import ConfigError
-from hmlet.serving.exploring import Explorer
+from hmlet.serving.explorer.routes import Explorer
+from hmlet.serving.observe import Metrics
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Settings
-from hmlet.serving.state import Shelf
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_run_of_other_data_cannot_be_compared(tmp_path: Path, runs: Path) -> N
     data = small_data()
     data.save(tmp_path / "data")
     make_run(tmp_path / "other", data)
-    service = Service(Shelf(Run.open, runs / "first"), Settings(compare=(tmp_path / "other",)))
+    service = Service(runs / "first", Settings(compare=(tmp_path / "other",)), Metrics())
     with pytest.raises(ConfigError, match="was trained on other data"):
         Explorer(service)
 

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from hmlet.api import Run
 from hmlet.runs.directory import RunDirectory
-from hmlet.serving.schemas import Arm
+from hmlet.serving.loaded_run import LoadedRun
 from hmlet.serving.service import Service
 from hmlet.serving.settings import Limits, Settings
-from hmlet.serving.state import Served
 
 USERS = ["gimp", "inkscape", "0ad"]
 
@@ -61,15 +60,15 @@ def test_a_swap_under_load_drops_and_mixes_nothing(client: TestClient, runs: Pat
     assert seen == set(expected)
 
 
-def is_warm(served: Served) -> bool:
+def is_warm(served: LoadedRun) -> bool:
     made = {"degrees", "_searchable", "_choices"} <= vars(served).keys()
     return made and "fold_in" in vars(served.run) and "user" in served.run.fold_in._rules  # type: ignore[attr-defined]
 
 
 def test_the_first_newcomer_finds_the_run_warm(client: TestClient, runs: Path) -> None:
-    assert not is_warm(Served(Run.open(runs / "first"), runs / "first"))
+    assert not is_warm(LoadedRun(Run.open(runs / "first"), runs / "first"))
     service: Service = client.service  # type: ignore[attr-defined]
-    service._loader.submit(lambda: None).result(60)  # after all that the start has left to this thread
+    service._loading.submit(lambda: None).result(60)  # after all that the start has left to this thread
     assert is_warm(service.current)
     assert client.post("/v1/reload", json={"run": "second"}).status_code == 200
     assert is_warm(service.current)
@@ -156,14 +155,14 @@ def test_a_run_that_cannot_answer_is_refused_and_the_old_one_stays(runs: Path, t
 
 def test_a_second_reload_is_refused_while_one_runs(client: TestClient, runs: Path) -> None:
     service: Service = client.service  # type: ignore[attr-defined]
-    entered, leave, load = threading.Event(), threading.Event(), service.shelf.load
+    entered, leave, load = threading.Event(), threading.Event(), service.load
 
-    def slow(path: Path | None, arm: Arm) -> Served:
+    def slow(path: Path) -> LoadedRun:
         entered.set()
         leave.wait(10)
-        return load(path, arm)
+        return load(path)
 
-    service.shelf.load = slow  # type: ignore[method-assign]
+    service.load = slow  # type: ignore[method-assign]
     first = threading.Thread(target=client.post, args=("/v1/reload",), kwargs={"json": {"run": "second"}})
     first.start()
     assert entered.wait(10)
@@ -171,24 +170,24 @@ def test_a_second_reload_is_refused_while_one_runs(client: TestClient, runs: Pat
     assert (answer.status_code, error_of(answer)["code"]) == (503, "overloaded")
     leave.set()
     first.join(30)
-    assert client.get("/v1/model").headers["x-hmlet-run"] == Served(Run.open(runs / "second"), runs).name
+    assert client.get("/v1/model").headers["x-hmlet-run"] == LoadedRun(Run.open(runs / "second"), runs).name
 
 
 def test_a_run_that_loads_too_slowly_is_never_served(runs: Path) -> None:
     with client_of(runs / "first", Settings(reload_root=runs, limits=Limits(load_seconds=0.2))) as client:
         service: Service = client.service  # type: ignore[attr-defined]
-        before, leave, load = service.current, threading.Event(), service.shelf.load
+        before, leave, load = service.current, threading.Event(), service.load
 
-        def slow(path: Path | None, arm: Arm) -> Served:
+        def slow(path: Path) -> LoadedRun:
             leave.wait(10)
-            return load(path, arm)
+            return load(path)
 
-        service.shelf.load = slow  # type: ignore[method-assign]
+        service.load = slow  # type: ignore[method-assign]
         answer = client.post("/v1/reload", json={"run": "second"})
         assert (answer.status_code, error_of(answer)["code"]) == (409, "run")
         assert "longer than 0.2 seconds; the old run is still served" in error_of(answer)["message"]
         leave.set()
-        service._loader.submit(lambda: None).result(60)  # after the late load
+        service._loading.submit(lambda: None).result(60)  # after the late load
         assert service.current is before
 
 

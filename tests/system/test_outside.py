@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from hmlet.errors import DataError
-from hmlet.system.outside import DEEPEST, Origin, parse_json
+from hmlet.system.outside import Origin, parse_json
 
 
 def origin(path: Path) -> Origin:
@@ -60,15 +61,13 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("NaN", "NaN is not JSON"),
-        ('{"a": -Infinity}', "-Infinity is not JSON"),
-        ("1e999", "too large"),
-        ('{"a": 1, "b": 2, "a": 3}', "key 'a' twice"),
-        ('[{"a": {"b": 1, "b": 1}}]', "key 'b' twice"),
+        ("NaN", "malformed"),
+        ('{"a": -Infinity}', "invalid"),
+        ("1e999", "out of range"),
         ("[" * 100_000, "too deeply"),
-        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), f"more than {DEEPEST} deep"),
-        ("9" * 5000, "digits"),
-        ("", "Expecting value"),
+        ("9" * 5000, "out of range"),
+        ("", "truncated"),
+        ("{} {}", "trailing"),
     ],
 )
 def test_what_only_a_lenient_parser_reads_is_refused(text: str, what: str) -> None:
@@ -78,13 +77,24 @@ def test_what_only_a_lenient_parser_reads_is_refused(text: str, what: str) -> No
 
 def test_json_within_the_bounds_is_read() -> None:
     assert parse_json('{"a": [1, 2.5, null, {"b": "é"}]}') == {"a": [1, 2.5, None, {"b": "é"}]}
-    assert parse_json("[" * DEEPEST + "]" * DEEPEST) is not None
+    assert parse_json("[" * 32 + "]" * 32) is not None
+
+
+def test_reading_takes_linear_time_whatever_repeats() -> None:
+    """A forged run.json of 1 MB once took three minutes, because each key was looked up in a list."""
+    text = "{" + ",".join(f'"{key % 109_000:x}":0' for key in range(109_001)) + "}"
+    started = time.process_time()
+    assert len(parse_json(text)) == 109_000  # type: ignore[arg-type]
+    assert time.process_time() - started < 5
 
 
 def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text('{"a": 1}\n\n{"a": NaN}\n')
-    with pytest.raises(DataError, match=r"lines\.jsonl cannot be read \(line 3: NaN is not JSON\): make it again"):
+    with pytest.raises(
+        DataError,
+        match=r"lines\.jsonl cannot be read \(line 3: JSON is malformed: invalid character \(byte 6\)\): make it again",
+    ):
         origin(path).read().json_lines()
     path.write_bytes(b"\xff")
     with pytest.raises(DataError, match="not UTF-8 at byte 0"):

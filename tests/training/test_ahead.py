@@ -9,10 +9,10 @@ import torch
 from triton_here import triton_product
 
 from hmlet.config import Recipe, resolve
+from hmlet.graph import Sizes
 from hmlet.graph.kernels import launching
 from hmlet.training import ahead
 from hmlet.training.ahead import Ahead
-from hmlet.training.planning import Sizes
 
 CUDA, SIZES = torch.device("cuda", 0), Sizes(300, 200, 5000)
 

@@ -6,9 +6,9 @@ import pytest
 
 from hmlet.config import resolve
 from hmlet.errors import ConfigError
+from hmlet.graph import Sizes
 from hmlet.system.units import readable
 from hmlet.training.capacity import plan_training
-from hmlet.training.planning import Sizes
 
 SIZES = Sizes(1000, 500, 10_000)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import torch
 from planted import checkerboard, dataset
 
 import hmlet
-from hmlet.api import alternatives
+from hmlet.api import requested
 from hmlet.cli import main
-from hmlet.config import Recipe, Shape, resolution, resolve
+from hmlet.config import Recipe, SettingsRequest, Shape, Target, resolve
 from hmlet.config.fitting import POPULAR
 from hmlet.data import Dataset
 from hmlet.errors import RunError
@@ -25,6 +26,9 @@ from hmlet.training.comparison import Compared, compare
 from hmlet.training.forecast import Forecast, shortened
 from hmlet.training.learner import Learner
 from hmlet.training.steps import GradientSteps
+from hmlet.training.trainer import Tell, untold
+from hmlet.tuning import choice
+from hmlet.tuning.choice import choose
 
 SMALL = ["model.embedding_size=8", "train.epochs=8", "train.patience=0", "train.validate_every=2"]
 CPU = torch.device("cpu")
@@ -52,7 +56,7 @@ def data() -> Dataset:
 
 def losses(model: str, *overrides: str, preset: str = "hmlet", dataset: str | None = None) -> list[str]:
     shape = Shape(100, 80, 2000)
-    found = resolution.alternatives(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
+    found = SettingsRequest(model, preset, overrides=overrides).alternatives(Target(dataset, shape, "cpu"))
     assert found[0] == resolve(model, preset, overrides=overrides, dataset=dataset, shape=shape, device="cpu")
     return [each.objective for each in found]
 
@@ -79,7 +83,8 @@ def test_a_searched_recipe_is_not_compared() -> None:
 
 
 def test_each_loss_has_its_own_settings() -> None:
-    bpr, multinomial, popular = resolution.alternatives("lightgcn", shape=Shape(100, 80, 2000), device="cpu")
+    target = Target(shape=Shape(100, 80, 2000), device="cpu")
+    bpr, multinomial, popular = SettingsRequest("lightgcn").alternatives(target)
     assert (bpr.train.edge_dropout, multinomial.train.edge_dropout) == (0.4, 0.0)
     assert multinomial.train.batch_size == 100
     assert (multinomial.scoring.popularity_weight, popular.scoring.popularity_weight) == (0.0, POPULAR)
@@ -203,6 +208,11 @@ def test_a_long_training_is_rehearsed_before_its_time_is_told(
 # -- what becomes of it -------------------------------------------------------------------------------------------
 
 
+def fit(data: Dataset, recipes: list[Recipe], out: Path, tell: Tell = untold, **options: Any) -> RunDirectory:
+    """A run by the recipe that is chosen, as `hmlet.fit` makes it."""
+    return loop.fit(data, choose(data, recipes, out, tell=tell, **options), out, tell=tell, **options)
+
+
 @pytest.fixture
 def multinomial_wins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A comparison without a training, which counts how often it was made."""
@@ -212,7 +222,7 @@ def multinomial_wins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(recipes))
         return [Compared(recipes[1], 0.5, np.array([0.5])), Compared(recipes[0], 0.25, np.array([0.25]))]
 
-    monkeypatch.setattr(loop, "compare", found)
+    monkeypatch.setattr(choice, "compare", found)
     return made
 
 
@@ -220,7 +230,7 @@ def test_the_best_is_trained_and_the_record_says_why(
     data: Dataset, tmp_path: Path, multinomial_wins: list[int]
 ) -> None:
     said: list[str] = []
-    run = loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", tell=said.append)
+    run = fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", tell=said.append)
     assert run.recipe() == recipe("multinomial")
     record = RunDirectory.open(run.path).record
     assert record.compared == {"multinomial": 0.5, "bpr": 0.25}
@@ -232,23 +242,23 @@ def test_the_best_is_trained_and_the_record_says_why(
 
 def test_a_resumed_run_keeps_its_loss(data: Dataset, tmp_path: Path, multinomial_wins: list[int]) -> None:
     recipes = [recipe("bpr"), recipe("multinomial")]
-    first = loop.fit(data, recipes, tmp_path / "run")
-    again = loop.fit(data, recipes, tmp_path / "run", resume=True)
+    first = fit(data, recipes, tmp_path / "run")
+    again = fit(data, recipes, tmp_path / "run", resume=True)
     assert again.record == first.record
     assert multinomial_wins == [2]
     with pytest.raises(RunError, match="another recipe"):
-        loop.fit(data, recipe("softmax"), tmp_path / "run", resume=True)
+        fit(data, [recipe("softmax")], tmp_path / "run", resume=True)
 
 
 def test_one_recipe_needs_no_comparison(data: Dataset, tmp_path: Path, multinomial_wins: list[int]) -> None:
-    run = loop.fit(data, recipe("bpr"), tmp_path / "run")
+    run = fit(data, [recipe("bpr")], tmp_path / "run")
     assert not multinomial_wins
     assert not {"compared", "compared_seconds"} & run.record.as_json().keys()
 
 
 def test_without_a_validation_part_the_first_is_trained(tmp_path: Path, multinomial_wins: list[int]) -> None:
     without = dataset(4, 4, "without", train=[(user, item) for user in range(4) for item in range(4) if user != item])
-    run = loop.fit(without, [recipe("bpr"), recipe("multinomial")], tmp_path / "run")
+    run = fit(without, [recipe("bpr"), recipe("multinomial")], tmp_path / "run")
     assert run.recipe().train.loss == "bpr"
     assert not multinomial_wins
 
@@ -263,9 +273,9 @@ def test_a_budget_counts_the_comparison(
         ends.append(deadline - time.monotonic())
         return recipe
 
-    monkeypatch.setattr(loop, "_fitted_in", fitted)
-    monkeypatch.setattr(loop, "shares", lambda *rest: [0.25, 0.25])
-    loop.fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", deadline=time.monotonic() + 300)
+    monkeypatch.setattr(choice, "_fitted_in", fitted)
+    monkeypatch.setattr(choice, "shares", lambda *rest: [0.25, 0.25])
+    fit(data, [recipe("bpr"), recipe("multinomial")], tmp_path / "run", deadline=time.monotonic() + 300)
     assert ends == pytest.approx([200, 200], abs=1)
 
 
@@ -273,7 +283,7 @@ def test_the_command_compares(data: Dataset, tmp_path: Path, capsys: pytest.Capt
     data.save(tmp_path / "data")
     assert main(["train", str(tmp_path / "data"), "--print-config"]) == 0
     assert "losses bpr, multinomial, popularity-aware multinomial on validation" in capsys.readouterr().err
-    recipes = alternatives("hmlet-end", tmp_path / "data")
+    recipes = requested(tmp_path / "data", SettingsRequest("hmlet-end"))
     run = hmlet.fit(tmp_path / "data", "hmlet-end", tmp_path / "run")
     assert run.record.compared.keys() == {"bpr", "multinomial", "popularity-aware multinomial"}
     assert run.recipe in recipes

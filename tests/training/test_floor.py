@@ -66,6 +66,25 @@ def test_lightgcn_by_hand() -> None:
     assert total(plain, "matrix products", "operations") == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "sampled_numbers", "rows", "products"),
+    [
+        (["bpr"], 10 * 7, 3 * 10, 0),  # 3 draws, a place, 2 offsets and an item for each triplet
+        (["softmax"], 10 * 6, 10 + 40, 3 * 10 * 40),
+        (["softmax", "loss.negatives=4"], 10 * 6, 10 + 4, 3 * 10 * 4),
+        (["bsl", "loss.positives=2"], 5 * 8, 5 + 40, 3 * 5 * 40),
+        (["multinomial"], 0, 10 + 40, 3 * 10 * 40),
+        (["multinomial", "loss.negatives=4"], 0, 10 + 4, 3 * 10 * 4),
+    ],
+)
+def test_a_batch_by_hand(settings: list[str], sampled_numbers: int, rows: int, products: int) -> None:
+    """Rows of 8 numbers of e⁰ in 4 bytes and of three layers in 2, read and written; products of rows of 8."""
+    how = recipe("lightgcn", "model.layers=3", f"train.loss={settings[0]}", *settings[1:])
+    assert total(how, "sampling", "moved", storage=2) == 8 * sampled_numbers
+    assert total(how, "readout and loss", "moved", storage=2) == 2 * rows * 8 * (4 + 3 * 2)
+    assert total(how, "readout and loss", "operations", storage=2) == 2 * products * 8
+
+
 def test_dropped_edges_are_neither_gathered_nor_read_by_the_products() -> None:
     thinned = recipe("lightgcn", "model.layers=1", "train.edge_dropout=0.5")
     assert total(thinned, "product", "gathered") == 2 * 300 * (8 * 4 + 8)

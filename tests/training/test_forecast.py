@@ -40,6 +40,7 @@ from hmlet.training.forecast import (
 from hmlet.training.learner import Learner
 from hmlet.training.steps import learning_rate
 from hmlet.training.trainer import EpochEvent, LoopState, StopTraining
+from hmlet.tuning import choice
 
 PACE = Pace(start=10.0, resting=1.0, step=3.0, validation=20.0, saving=5.0)
 
@@ -210,7 +211,7 @@ def tiny(*more: str, model: str = "bpr") -> Recipe:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which a step takes a second, as far as budgets go."""
-    monkeypatch.setattr(loop, "measure_pace", lambda *arguments: (Pace(0.0, 1.0, 1.0, 0.0, 0.0), 8))
+    monkeypatch.setattr(choice, "measure_pace", lambda *arguments: (Pace(0.0, 1.0, 1.0, 0.0, 0.0), 8))
 
 
 @pytest.mark.usefixtures("slow")

@@ -13,7 +13,7 @@ from hmlet.config import Recipe, resolve
 from hmlet.graph.kernels import draw_key
 from hmlet.models import NOISE_FREE
 from hmlet.training.learner import Learner
-from hmlet.training.steps import GradientSteps, SolverSteps, deterministic, learning_rate
+from hmlet.training.steps import GradientSteps, SolverSteps, deterministic, learning_rate, shared_weights
 
 EPOCHS = 4
 ONE_STEP = [f"train.epochs={EPOCHS}", "train.batch_size=480", "train.learning_rate=0.02", "model.embedding_size=8"]
@@ -66,7 +66,7 @@ def test_each_epoch_steps_by_what_the_cosine_says() -> None:
 @pytest.mark.parametrize("warmup", [0, 2, EPOCHS])
 def test_gates_rest_for_the_warmup_and_are_trained_from_then_on(variant: str, warmup: int) -> None:
     made, steps = learner(variant, f"model.gate_warmup={warmup}")
-    weights = made.model.weights()
+    weights = shared_weights(made.model)
     assert len(weights) >= 2 * len(made.model.gates)
     for epoch in range(EPOCHS):
         gates, embedding = copies(weights), copies([made.model.embedding])
@@ -78,7 +78,7 @@ def test_gates_rest_for_the_warmup_and_are_trained_from_then_on(variant: str, wa
 def test_a_trained_gate_follows_the_gradient_of_the_loss() -> None:
     """Adam's first step is -η g / (|g| + ε)."""
     made, steps = learner("hmlet-end", "model.gate_warmup=0", "train.edge_dropout=0")
-    weights = made.model.weights()
+    weights = shared_weights(made.model)
     before, drawn = copies(weights), steps.generator.get_state()
     steps._enter(0)
     gradients = torch.autograd.grad(steps.batch_loss(), weights)
@@ -96,14 +96,14 @@ def test_the_loss_of_a_batch_is_bpr_and_its_penalty(weights_too: bool) -> None:
     drawn = steps.generator.get_state()
     user, positive, negative = steps.sampler.sample(480, steps.generator)
     steps.generator.set_state(drawn)
-    users, items = made.model.factors(made.operator, NOISE_FREE)
+    users, items = made.model.propagate(made.operator, NOISE_FREE).factors().tensor_split([made.data.n_users])
     margins = (users[user] * (items[positive] - items[negative])).sum(dim=1)
     initial = made.model.embedding
     n_users = made.model.n_users
     rows = [initial[user], initial[n_users + positive], initial[n_users + negative]]
     squares = sum(row.square().sum() for row in rows) / 480
     if weights_too:
-        squares = squares + sum(weight.square().sum() for weight in made.model.weights())
+        squares = squares + sum(weight.square().sum() for weight in shared_weights(made.model))
     expected = -torch.nn.functional.logsigmoid(margins).mean() + 0.3 * squares / 2
     torch.testing.assert_close(steps.batch_loss(), expected, rtol=1e-5, atol=1e-6)
 
@@ -115,7 +115,7 @@ def test_a_batch_sees_the_graph_that_its_key_leaves(rate: float) -> None:
     user, positive, negative = steps.sampler.sample(480, steps.generator)
     thinned = made.operator.drop(rate, draw_key(steps.generator, torch.device("cpu"))) if rate else made.operator
     steps.generator.set_state(drawn)
-    users, items = made.model.factors(thinned, NOISE_FREE)
+    users, items = made.model.propagate(thinned, NOISE_FREE).factors().tensor_split([made.data.n_users])
     expected = -torch.nn.functional.logsigmoid((users[user] * (items[positive] - items[negative])).sum(dim=1)).mean()
     torch.testing.assert_close(steps.batch_loss(), expected, rtol=1e-6, atol=1e-7)
 
@@ -208,7 +208,7 @@ def test_the_slowdown_compares_the_fastest_steps_and_moves_nothing(monkeypatch: 
     after = [*made.model.parameters(), *made.model.buffers(), steps.generator.get_state()]
     assert not any(moved(before, after))
     assert all(parameter.grad is None for parameter in made.model.parameters())
-    assert not any(weight.requires_grad for weight in made.model.weights())
+    assert not any(weight.requires_grad for weight in shared_weights(made.model))
     clock = iter([0.0, 2.0, 0.0, 1.0, 0.0, 2.0, 0.0, 1.0])
     assert steps.slowdown() == 1.0  # a noisy clock does not make training faster
 

@@ -8,7 +8,6 @@ import shlex
 import sqlite3
 import textwrap
 import threading
-import warnings
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,28 +23,27 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, HmletError, TrainingError
 from hmlet.models import MODELS
 from hmlet.training.trainer import Interrupted
-from hmlet.tuning import Objective, Range, Space, backend, load_space, tune
-from hmlet.tuning.search import Search, plan_entries
-from hmlet.tuning.study import StudyQueue
+from hmlet.tuning import Objective, Range, Space, load_space, study, tune
+from hmlet.tuning.search import planned_points
+from hmlet.tuning.study import SharedStudy
+from hmlet.tuning.trial import Task, Trained
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake()
     monkeypatch.setattr("hmlet.tuning.trial.fit", fake)
-    monkeypatch.setattr(backend, "HEARTBEAT_S", 1)
-    monkeypatch.setattr(backend, "GRACE_S", 2)
-    monkeypatch.setattr(backend, "POLL_S", 0.2)
+    monkeypatch.setattr(study, "POLL_S", 0.2)
     return fake
 
 
-def test_a_locked_database_is_said_to_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "LOCK_S", 0.2)
+def test_a_locked_database_is_said_to_be_locked(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "BUSY_S", 0.2)
     with closing(sqlite3.connect(tmp_path / "study.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(ConfigError, match=r"locked by another process for 0\.2 seconds"):
-            backend.connect(f"sqlite:///{tmp_path / 'study.db'}")
-    backend.connect(f"sqlite:///{tmp_path / 'study.db'}")
+            tune(planted(), RECIPE, GRID, tmp_path)
+    tune(planted(), RECIPE, GRID, tmp_path)
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -186,9 +184,9 @@ WORKER = """
 import os, signal, time
 from pathlib import Path
 import searched as t
-from hmlet.tuning import backend, trial, tune
+from hmlet.tuning import study, trial, tune
 
-backend.HEARTBEAT_S, backend.GRACE_S, backend.POLL_S = 1, 2, 0.2
+study.POLL_S = 0.2
 log = Path({log!r})
 
 def before(recipe, out):
@@ -228,20 +226,34 @@ def test_a_killed_process_costs_nothing_but_its_trial(fake: Fake, tmp_path: Path
     assert len(again) == len(PRODUCT) - 2  # the two that were finished are kept
 
 
-def test_a_process_killed_before_its_first_heartbeat_is_noticed(
-    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seconds in (("HEARTBEAT_S", 1), ("GRACE_S", 2), ("POLL_S", 0.2)):
-        monkeypatch.setattr(backend, name, seconds)
-    dead = Objective(planted(), RECIPE, "cpu")
-    with backend.quiet(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Heartbeat of storage", UserWarning)
-        queue = StudyQueue.open(dead, GRID, tmp_path, None, "grid", "none")
-        queue.fill(plan_entries(dead, GRID, "grid", None))
-        queue.study.ask()  # takes a trial, and never says so again
+def shared(out: Path) -> SharedStudy:
+    """The study of a grid, as one process has it open."""
+    objective = Objective(planted(), RECIPE, "cpu")
+    found = SharedStudy.open(objective, GRID, out, None, "grid", "none")
+    found.enqueue(planned_points(objective, GRID, "grid", None))
+    return found
+
+
+def test_a_process_killed_before_it_locked_its_trial_is_noticed(fake: Fake, tmp_path: Path) -> None:
+    with study.quiet():
+        shared(tmp_path).study.ask()  # takes a trial, and is never heard of again
     tune(planted(), RECIPE, GRID, tmp_path)
     assert points(tmp_path) == PRODUCT
     assert len(fake.calls) == len(PRODUCT)
+
+
+def test_a_trial_that_kills_its_process_every_time_has_failed(fake: Fake, tmp_path: Path) -> None:
+    fatal = "if recipe.train.learning_rate == 0.1 and not recipe.train.l2: os.kill(os.getpid(), 9)"
+    for _ in range(study.TRIAL_ATTEMPTS):
+        process = worker(tmp_path, fatal)
+        process.wait()
+        assert process.status == -9
+    for _ in range(2):
+        tune(planted(), RECIPE, GRID, tmp_path / "out")
+        failed = [row for row in rows(tmp_path / "out") if row["state"] == "failed"]
+        assert [row["error"] for row in failed] == ["its process was killed 3 times"]
+    assert fake.calls == []
+    assert points(tmp_path / "out") == PRODUCT
 
 
 def test_two_processes_share_the_work(tmp_path: Path) -> None:
@@ -260,44 +272,28 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
 
 
 def test_a_trial_is_taken_once_however_many_reach_for_it(tmp_path: Path) -> None:
-    optuna = backend.library()
-    with backend.quiet(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Heartbeat of storage", UserWarning)
-        studies = [
-            optuna.create_study(
-                storage=backend.connect(f"sqlite:///{tmp_path}/s.db"), study_name="s", load_if_exists=True
-            )
-            for _ in range(2)
-        ]
-        for at in range(30):
-            studies[0].enqueue_trial({}, user_attrs={"entry": at})
-        start = threading.Barrier(len(studies))
-        taken: list[int] = []
+    taken: list[Path] = []
 
-        def take(study: Any) -> None:
-            start.wait()
-            while (trial := study.ask()).user_attrs:
-                taken.append(trial.user_attrs["entry"])
+    def train(task: Task) -> Trained:
+        taken.append(task.place)
+        return Trained({"ndcg": 1.0}, 1, 0.0)
 
-        threads = [threading.Thread(target=take, args=(study,)) for study in studies]
+    start = threading.Barrier(3)
+
+    def work() -> None:
+        start.wait()  # so that they also open the study and fill it at once
+        mine = shared(tmp_path)
+        while mine.take(train):
+            pass
+
+    with study.quiet():
+        threads = [threading.Thread(target=work) for _ in range(start.parties)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(timeout=120)
-    assert sorted(taken) == list(range(30))
-
-
-def test_a_queue_that_two_processes_filled_at_once_is_worked_off_once(fake: Fake, tmp_path: Path) -> None:
-    one = Objective(planted(), RECIPE, "cpu")
-    with backend.quiet():
-        queue = StudyQueue.open(one, GRID, tmp_path, None, "grid", "none")
-        for at, point in enumerate(plan_entries(one, GRID, "grid", None) * 2):
-            queue.enqueue(at % len(PRODUCT), point)
-        count = 2 * len(PRODUCT) + 1  # and one that nobody queued
-        queue.study.optimize(queue.attempt(one.train), n_trials=count, catch=(Exception,))
-    Search(one, queue, tmp_path, False, lambda trials: None).write()
-    assert len(fake.calls) == len(PRODUCT)
-    assert points(tmp_path) == PRODUCT
+        assert len(shared(tmp_path).records()) == len(PRODUCT)
+    assert len(taken) == len(set(taken)) == len(PRODUCT)
 
 
 @pytest.mark.parametrize(
@@ -323,9 +319,8 @@ def test_another_search_does_not_enter_the_directory(
 
 def test_a_search_goes_on_from_an_older_study_whose_recipe_lacks_a_key(fake: Fake, tmp_path: Path) -> None:
     tune(planted(), RECIPE, GRID, tmp_path, trials=1)
-    with backend.quiet():
-        queue = StudyQueue.open(Objective(planted(), RECIPE), GRID, tmp_path, None, "grid", "none")
-        queue.study.set_user_attr("recipe", RECIPE.to_toml().replace('schedule = "constant"\n', ""))
+    with study.quiet():
+        shared(tmp_path).study.set_user_attr("recipe", RECIPE.to_toml().replace('schedule = "constant"\n', ""))
     tune(planted(), RECIPE, GRID, tmp_path)
     assert points(tmp_path) == PRODUCT
 
@@ -368,7 +363,7 @@ def test_every_model_has_a_space_that_its_recipe_takes(model: str) -> None:
             load_space(None, model)
         return
     space = load_space(None, model)
-    assert 12 <= len(plan_entries(Objective(planted(), resolve(model)), space, "grid", None)) <= 60
+    assert 12 <= len(planned_points(Objective(planted(), resolve(model)), space, "grid", None)) <= 60
 
 
 def test_a_real_search_never_reads_the_test_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,9 +398,9 @@ def test_the_command_that_is_printed_trains_the_best_recipe(tmp_path: Path, caps
 def test_without_optuna_the_message_names_the_extra(tmp_path: Path) -> None:
     code = """
 from hmlet.errors import MissingExtra
-from hmlet.tuning import backend
+from hmlet.tuning import study
 try:
-    backend.library()
+    study.library()
 except MissingExtra as error:
     print(error)
 """

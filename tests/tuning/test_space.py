@@ -13,7 +13,7 @@ from finished import NAMES
 from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
 from hmlet.losses import LOSSES
-from hmlet.tuning import Range, Space, draw, load_space
+from hmlet.tuning import Range, Space, load_space
 from hmlet.tuning.space import grid
 
 
@@ -33,31 +33,6 @@ def test_a_broken_space_file_is_refused(tmp_path: Path, text: str, message: str)
     (tmp_path / "space.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_space(tmp_path / "space.toml", "bpr")
-
-
-def test_points_differ_and_lie_in_the_space() -> None:
-    space = {"a": (1, 2), "b": Range(low=1, high=9), "c": Range(low=1e-4, high=1e-1, log=True)}
-    points = draw(space, 30, 1, {})
-    assert points[0] == {}
-    assert points[:10] == draw(space, 10, 1, {})
-    assert len({json.dumps(point) for point in points}) == 30
-    assert all(point["a"] in (1, 2) and point["b"] in range(1, 10) for point in points[1:])
-    exponents = np.log10([point["c"] for point in points[1:]])
-    assert exponents.min() < -3
-    assert exponents.max() > -2
-    assert len(draw({"a": (1, 2)}, 5, 1, {})) == 5  # more trials than points
-    assert draw({"a": (1, 2)}, 2, 1, {"a": 1}) == [{}, {"a": 2}]  # the first was at 1
-
-
-def test_a_seed_draws_the_points_that_it_always_drew() -> None:
-    """A search that is continued draws its points again, so they may never change."""
-    space: Space = {"a": (1, 2), "b": Range(low=1, high=9), "c": Range(low=1e-4, high=1e-1, log=True)}
-    assert draw(space, 4, 7, {}) == [
-        {},
-        {"a": 2, "b": 8, "c": 0.021235234963662725},
-        {"a": 2, "b": 3, "c": 0.0007952411684214871},
-        {"a": 1, "b": 1, "c": 0.029086084075651858},
-    ]
 
 
 def test_a_grid_has_every_combination_in_the_seeds_order() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,7 +15,7 @@ from hmlet.analysis.verdict import Judgement
 from hmlet.errors import RunError
 
 ANALYSIS = "analysis.json"
-ANALYSIS_VERSION = 1
+ANALYSIS_VERSION: Literal[1] = 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SampledMethod(CentralityMethod):
 class Subject:
     """Which run was analysed, and how."""
 
-    format_version: int
+    format_version: Literal[1]
     model: str
     seed: int
     data: DataIdentity

@@ -5,22 +5,21 @@ its directory. Nothing here prints. Remarks go to the logger "hmlet", and `progr
 """
 
 from hmlet.api.runs import Run, analyze, compare, evaluate, export, report, serve
-from hmlet.api.training import alternatives, finish, fit, longer_recipe, plan, recorded_recipe, resolve, tune
+from hmlet.api.training import finish, fit, plan, requested, resolve, tune
 from hmlet.api.upkeep import package, pull, push, refit, update
+from hmlet.config import SettingsRequest
 from hmlet.models import DEFAULT
-from hmlet.runs.record import RECORD
 from hmlet.training.environment import environment
 from hmlet.training.profiling import MeasuredRun
-from hmlet.tuning.backend import Pruning, Sampler
+from hmlet.tuning.study import Pruning, Sampler
 
 __all__ = [
     "DEFAULT",
-    "RECORD",
     "MeasuredRun",
     "Pruning",
     "Run",
     "Sampler",
-    "alternatives",
+    "SettingsRequest",
     "analyze",
     "compare",
     "environment",
@@ -28,14 +27,13 @@ __all__ = [
     "export",
     "finish",
     "fit",
-    "longer_recipe",
     "package",
     "plan",
     "pull",
     "push",
-    "recorded_recipe",
     "refit",
     "report",
+    "requested",
     "resolve",
     "serve",
     "tune",

@@ -183,9 +183,8 @@ def serve(
     allow_hosts: Sequence[str] = (),
     reload_root: Path | str | None = None,
     approximate: bool = False,
-    ab: Run | Path | str | None = None,
-    share: float | None = None,
     compare: Sequence[Path | str] = (),
+    workers: int = 1,
     listening: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve a run over HTTP until the process is told to stop: `hmlet serve`.
@@ -193,22 +192,19 @@ def serve(
     Example: hmlet.serve("runs/end", port=8000)
 
     Requests must carry the bearer `token`, by default that of HMLET_TOKEN; an address that other machines can reach
-    needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `ab` is a second run that answers a
-    `share` of the users, by default half of them; each user stays with one run. `compare` are further runs of the same
-    data, which the explorer shows beside this one. `listening` receives the address once the service answers requests.
+    needs one. `reload_root` is a directory whose runs POST /v1/reload may swap in. `compare` are further runs of the
+    same data, which the explorer shows beside this one. `workers` is how many processes share the address. `listening`
+    receives the address once the service answers requests.
     """
     if token is None and "HMLET_TOKEN" in os.environ:
         token = os.environ["HMLET_TOKEN"].strip()
     root = None if reload_root is None else Path(reload_root)
-    other = None if ab is None else _path(ab)
-    compared = tuple(map(Path, compare))
-    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate, other, share, compared)
+    settings = Settings(host, port, token, tuple(allow_hosts), root, approximate, tuple(map(Path, compare)), workers)
     try:
         from hmlet.serving import server
     except ImportError as error:
         raise MissingExtra("hmlet serve", str(error.name), "serve") from error
-    now = run.data_now if isinstance(run, Run) else None
-    server.serve(_path(run), lambda path: Run.open(path, now), settings, listening)
+    server.serve(_path(run), settings, run.data_now if isinstance(run, Run) else None, listening)
 
 
 class Run(Recommender):

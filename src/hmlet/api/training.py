@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,17 +15,18 @@ import torch
 
 from hmlet.api.runs import Run
 from hmlet.callbacks import Callback, TensorBoard, telling
-from hmlet.config import DEFAULT_PRESET, Recipe, Settings, Shape, resolution
+from hmlet.config import DEFAULT_PRESET, Recipe, Settings, SettingsRequest, Shape, Target
 from hmlet.config.fitting import NARROW
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name, load
 from hmlet.data.inputs import DataLike, as_dataset
 from hmlet.errors import ConfigError
+from hmlet.graph import Sizes
 from hmlet.models import DEFAULT
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import recorded_data
 from hmlet.runs.record import RECORD
-from hmlet.system.progress import Progress, hidden, watching
+from hmlet.system.progress import Advance, Progress, hidden, watching
 from hmlet.system.ranks import Ranks, joined
 from hmlet.system.spelling import option, override
 from hmlet.system.threads import possible_threads, working_threads
@@ -32,12 +34,12 @@ from hmlet.system.units import duration
 from hmlet.training import loop as training
 from hmlet.training.capacity import Plan, device_kind, plan_training
 from hmlet.training.loop import choose_device
-from hmlet.training.planning import Sizes
 from hmlet.training.profiling import UNWATCHED, Profile
 from hmlet.training.trainer import EpochEvent, Listener
 from hmlet.tuning import Space, TrialRecord, Tuning, best_trial, load_space
 from hmlet.tuning import search as tuning
-from hmlet.tuning.backend import Pruning, Sampler
+from hmlet.tuning.choice import choose
+from hmlet.tuning.study import Pruning, Sampler
 
 TOLD_SECONDS = 5.0  # shorter than this, a forecast is not shown
 log = logging.getLogger(__name__)
@@ -61,40 +63,25 @@ def resolve(
     Data that no search was made for gets the recipe that the default rule has for its size and the device. `config` is
     a TOML file on top of the preset, `overrides` are `section.key=value` on top of both, and `settings` win over all.
     """
-    return alternatives(
-        model, data, preset=preset, config=config, overrides=overrides, seed=seed, device=device, **settings
-    )[0]
+    request = SettingsRequest(model, preset, None if config is None else Path(config), overrides, settings, seed)
+    return request.resolve(_target(None if data is None else _source(data), choose_device(device).type))
 
 
-def alternatives(
-    model: str = DEFAULT,
-    data: DataLike | None = None,
+def requested(
+    data: DataLike,
+    request: SettingsRequest,
+    out: Path | str | None = None,
     *,
-    preset: str = DEFAULT_PRESET,
-    config: Path | str | None = None,
-    overrides: Sequence[str] = (),
-    seed: int | None = None,
     device: str = "auto",
-    **settings: Unpack[Settings],
+    resume: bool = False,
+    extend: bool = False,
 ) -> list[Recipe]:
-    """The recipes that `hmlet train DATA` compares before it trains: `resolve`'s and, where the default rule decides,
-    one for each other loss that may be better."""
-    source = None if data is None else _source(data)
-    known, shape = (None, None) if source is None else (known_name(source), Shape.of(source))
-    file, kind = None if config is None else Path(config), choose_device(device).type
-    return resolution.alternatives(model, preset, file, overrides, seed, known, shape, kind, **settings)
+    """The recipes that `fit` chooses from on validation: the run's own if there is one that the request leaves open;
+    else the request's and, where the default rule decides, one for each other loss that may be better.
 
-
-def recorded_recipe(out: Path | str) -> Recipe:
-    """The recipe of a run, finished or not."""
-    return RunDirectory.open(out).recipe()
-
-
-def longer_recipe(out: Path | str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a run with as many epochs as `overrides` say, or with twice as many: what `--extend` trains."""
-    own = recorded_recipe(out)
-    changed = own.changed(overrides)
-    return changed if overrides else changed.changed([f"train.epochs={2 * own.train.epochs}"])
+    To extend a run, its own number of epochs is doubled unless the request changes something.
+    """
+    return _requested(request, _source(data), device, _begun(out, resume, extend), extend)
 
 
 def plan(
@@ -121,10 +108,9 @@ def plan(
     source = None if data is None else _source(data)
     sizes = _sizes(source, users, items, edges)
     if isinstance(recipe, str):
-        known, kind = None if source is None else known_name(source), device_kind(device, memory)
-        recipe = resolution.resolve(
-            recipe, preset, None, overrides, dataset=known, shape=Shape(*astuple(sizes)), device=kind, **settings
-        )
+        known = None if source is None else known_name(source)
+        target = Target(known, Shape(*astuple(sizes)), device_kind(device, memory))
+        recipe = SettingsRequest(recipe, preset, overrides=overrides, settings=settings).resolve(target)
     elif settings:
         recipe = recipe.changed(**settings)
     return plan_training(recipe, sizes, device=device, devices=devices, memory=memory)
@@ -132,7 +118,7 @@ def plan(
 
 def fit(
     data: DataLike,
-    recipe: Recipe | Sequence[Recipe] | str | None = None,
+    recipe: Recipe | Sequence[Recipe] | SettingsRequest | str | None = None,
     out: Path | str = "run",
     *,
     device: str = "auto",
@@ -167,14 +153,17 @@ def fit(
     """
     if not isinstance(callbacks, Iterable):
         raise ConfigError(f"{option('callbacks')} is a single callback", "pass a list of callbacks")
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    progress = watching(progress)
+    began, progress = time.monotonic(), watching(progress)
     source = _source(data, progress)
-    begun = RunDirectory.open(out) if (resume or extend) and (Path(out) / RECORD).is_file() else None
-    if recipe is None and begun is not None:
-        recipe = longer_recipe(out) if extend and "epochs" not in settings else begun.recipe()
-    recipes = _recipes(recipe or DEFAULT, source, device, seed, settings)
-    chosen = recipes[0]
+    begun = _begun(out, resume, extend)
+    if isinstance(recipe, SettingsRequest | str | None):
+        request = recipe if isinstance(recipe, SettingsRequest) else SettingsRequest(recipe)
+        recipes = _requested(request.changed(settings, seed), source, device, begun, extend)
+    else:
+        change, given = SettingsRequest().changed(settings, seed), [recipe] if isinstance(recipe, Recipe) else recipe
+        recipes = [change.applied_to(each) for each in given]
+    first = recipes[0]
+    deadline = _deadline(began, minutes, extend, first)
     watch = Profile() if profile else None
     with (watch or UNWATCHED).phase("load"):
         dataset = _load(source, progress)
@@ -183,29 +172,31 @@ def fit(
         joined(ranks) as group,
         training_threads(choose_device(device, group), threads, begun),
         telling(calls, dataset, Path(out), first=group.rank == 0) as told,
-        progress(f"training {chosen.model.name}") as advance,
+        progress(f"training {first.model.name}") as advance,
     ):
         if group.rank == 0:
-            _warn(chosen, choose_device(device, group).type)
-
-        def listen(event: EpochEvent) -> None:
-            at, last, best = event["epoch"], event["epochs"], event["best"]
-            worth = f"  best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
-            left = f"  about {duration(event['left'])} left" if event["left"] >= TOLD_SECONDS else ""
-            advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}{left}")
-            told.epoch(event)
-
-        trained = training.fit(
+            _warn(first, choose_device(device, group).type)
+        chosen = choose(
             dataset,
             recipes,
+            out,
+            device=device,
+            resume=resume or extend,
+            deadline=deadline,
+            ranks=group,
+            tell=_say,
+        )
+        trained = training.fit(
+            dataset,
+            chosen,
             out,
             device=device,
             resume=resume,
             extend=extend,
             deadline=deadline,
-            listener=listen,
+            listener=_showing(advance, told.epoch),
             begin=told.begin,
-            tell=lambda text: log.info("%s", text),
+            tell=_say,
             ranks=group,
             profile=watch,
             keep_data=keep_data,
@@ -302,19 +293,59 @@ def _load(data: Dataset | Path | str, progress: Progress) -> Dataset:
         return load(data, advance=advance)
 
 
-def _recipes(
-    recipe: Recipe | Sequence[Recipe] | str,
-    data: Dataset | Path | str,
-    device: str,
-    seed: int | None,
-    settings: Settings,
+def _showing(advance: Advance, further: Listener) -> Listener:
+    """A listener that moves the progress bar, and then calls another one."""
+
+    def listen(event: EpochEvent) -> None:
+        at, last, best = event["epoch"], event["epochs"], event["best"]
+        worth = f"  best ndcg {best['ndcg']:.4f} (epoch {best['epoch']})" if best["epoch"] else ""
+        left = f"  about {duration(event['left'])} left" if event["left"] >= TOLD_SECONDS else ""
+        advance(at, last, f"epoch {at} of {last}  loss {event['loss']:.4f}{worth}{left}")
+        further(event)
+
+    return listen
+
+
+def _say(text: str) -> None:
+    log.info("%s", text)
+
+
+def _deadline(began: float, minutes: float | None, extend: bool, recipe: Recipe) -> float | None:
+    """When the time is over; none for a run that goes on to a given number of epochs."""
+    if minutes is None:
+        return None
+    if math.isnan(minutes):
+        raise ConfigError(f"{option('minutes')} is not a number", f"use {option('minutes', 10)}, say")
+    if extend:
+        total = override(f"train.epochs={recipe.train.epochs}")
+        raise ConfigError(
+            f"{option('extend', True)} sets the number of epochs, and {option('minutes')} would choose another",
+            f"leave out {option('minutes')}, and say how many in total with {total}",
+        )
+    return began + 60 * minutes
+
+
+def _begun(out: Path | str | None, resume: bool, extend: bool) -> RunDirectory | None:
+    """The run to continue. What is extended has to exist."""
+    if out is None or not (extend or (resume and (Path(out) / RECORD).is_file())):
+        return None
+    return RunDirectory.open(out)
+
+
+def _requested(
+    request: SettingsRequest, data: Dataset | Path | str, device: str, begun: RunDirectory | None, extend: bool
 ) -> list[Recipe]:
-    """The recipes to choose from, with some settings changed: those given, or a model's for the data and the device."""
-    if isinstance(recipe, str):
-        return alternatives(recipe, data, seed=seed, device=device, **settings)
-    given = [recipe] if isinstance(recipe, Recipe) else list(recipe)
-    changes = [] if seed is None else [f"seed={seed}"]
-    return [each.changed(changes, **settings) for each in given] if changes or settings else given
+    if begun is None or not request.open or (request.overrides and not extend):
+        return request.alternatives(_target(data, choose_device(device).type))
+    own = begun.recipe()
+    if extend and not request.overrides and "epochs" not in request.settings:
+        own = own.changed(epochs=2 * own.train.epochs)
+    return [request.applied_to(own)]
+
+
+def _target(data: Dataset | Path | str | None, device: str) -> Target:
+    """What settings for this data on a kind of device are for."""
+    return Target(device=device) if data is None else Target(known_name(data), Shape.of(data), device)
 
 
 def _sizes(data: Dataset | Path | str | None, users: float | None, items: float | None, edges: float | None) -> Sizes:

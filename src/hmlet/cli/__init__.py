@@ -13,7 +13,6 @@ import typer
 
 from hmlet.cli import (  # noqa: F401 - commands register themselves when they are imported
     analyze,
-    board,
     compare,
     data,
     doctor,

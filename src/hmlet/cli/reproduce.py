@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hmlet.cli.console import Json, app, note, print_json, print_line, print_table, progress
-from hmlet.errors import ConfigError
 
 if TYPE_CHECKING:
     from hmlet.reproduction import Reproduction, WantedRun
@@ -24,7 +23,7 @@ def reproduce(
         list[str] | None, typer.Option("--model", help="Run only this model; repeatable. Default: all eleven.")
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="main, variants or ablation; repeatable. Default: main.")
+        list[str] | None, typer.Option("--table", help="main or variants; repeatable. Default: main.")
     ] = None,
     seeds: Annotated[
         int | None,
@@ -43,15 +42,8 @@ def reproduce(
     minutes: Annotated[
         float | None, typer.Option(help="Skip runs that would not finish within this many minutes.")
     ] = None,
-    search: Annotated[
-        int | None, typer.Option(help="Search each model's recipe instead, with this many trials, on validation only.")
-    ] = None,
-    space: Annotated[
-        Path | None,
-        typer.Option(help="With --search: a TOML file with a [space] table. Default: each model's own space."),
-    ] = None,
     pack: Annotated[
-        Path | None, typer.Option(help="Also pack this call's records into one .tar.gz after each run.")
+        Path | None, typer.Option(help="Also write this call's records into one file of JSON lines after each run.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the weights of every run.")] = False,
@@ -65,12 +57,10 @@ def reproduce(
 
     Example: hmlet reproduce --dataset debian --seeds 1
 
-    Example: hmlet reproduce --dataset gowalla --table main --table ablation --out results --minutes 9
+    Example: hmlet reproduce --dataset gowalla --table main --table variants --out results --minutes 9
     """
-    from hmlet.reproduction import choose, plan_runs, reproduce_choices, search_recipes, wanted_runs
+    from hmlet.reproduction import choose, plan_runs, reproduce_choices, wanted_runs
 
-    if space is not None and search is None:
-        raise ConfigError(f"--space {space} needs --search", "add --search 8, for example")
     choices, data = choose(
         dataset or [],
         models=model or [],
@@ -81,12 +71,7 @@ def reproduce(
         progress=progress,
     )
     if plan:
-        tell_plan(wanted_runs(plan_runs(choices), out), out, as_json)
-    elif search is not None:
-        files = search_recipes(
-            choices, data, out, search, space=space, device=device, minutes=minutes, packed=pack, progress=progress
-        )
-        _tell_search(files, as_json)
+        _tell_plan(wanted_runs(plan_runs(choices), out), out, as_json)
     else:
         result = reproduce_choices(
             choices, data, out, device=device, minutes=minutes, keep=keep, packed=pack, progress=progress
@@ -111,26 +96,19 @@ def _tell(result: Reproduction, as_json: bool) -> None:
     for name, reason in outcome.skipped.items():
         note(f"{name} cannot be run here: {reason}")
     print_line(
-        f"{outcome.found} runs were there, {len(outcome.trained)} trained, {len(outcome.left)} left for want of time"
+        f"{outcome.found} already recorded, {len(outcome.trained)} trained, "
+        f"{len(outcome.left)} skipped: not enough time left"
     )
     print_line(f"{result.page} has every table and figure")
 
 
-def _tell_search(files: list[Path], as_json: bool) -> None:
-    if as_json:
-        print_json({"searches": [str(path) for path in files]})
-        return
-    for path in files:
-        print_line(f"{path} has the trials")
-
-
-def tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
+def _tell_plan(runs: list[WantedRun], out: Path, as_json: bool) -> None:
     """The planned runs, and which are done."""
     if as_json:
         print_json({"runs": [run.as_json() for run in runs]})
         return
     print_table(
-        ["data set", "table", "cell", "seed", "run", "there"],
+        ["data set", "table", "cell", "seed", "run", "done"],
         [[run.dataset, run.table, run.cell, run.seed, run.run, "yes" if run.done else "no"] for run in runs],
     )
     print_line(f"{sum(run.done for run in runs)} of {len(runs)} runs are in {out}")

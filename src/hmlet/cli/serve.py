@@ -35,10 +35,9 @@ def serve(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Use an approximate index; GET /v1/model reports its recall.")
     ] = False,
-    ab: Annotated[
-        Path | None, typer.Option(help="A second run directory, which answers a share of the users (A/B test).")
-    ] = None,
-    share: Annotated[float | None, typer.Option(help="Share of users that get the second run. Default: 0.5.")] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes that share the address; each takes a core and memory of its own.", min=1)
+    ] = 1,
 ) -> None:
     """Serve a run over HTTP, with the explorer page at /.
 
@@ -54,8 +53,7 @@ def serve(
         allow_hosts=allow_host or [],
         reload_root=reload_root,
         approximate=approximate,
-        ab=ab,
-        share=share,
         compare=compare or [],
+        workers=workers,
         listening=lambda address: note(f"serving {run} at {address} (Ctrl-C stops)"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +26,7 @@ from hmlet.cli.console import (
 from hmlet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hmlet import Run
+    from hmlet import Evaluation, Recipe, Run
     from hmlet.api import MeasuredRun
 
 
@@ -98,35 +98,19 @@ def train(
     On several devices: torchrun --nproc-per-node 4 -m hmlet train … --resume
     """
     import hmlet
-    from hmlet.api import DEFAULT, RECORD, alternatives, longer_recipe, recorded_recipe
+    from hmlet.api import SettingsRequest, requested
 
-    if refit_all and out is not None and (extend or out.name in ("", "..")):
-        raise ConfigError("--refit-all needs a new --out", "drop --extend and name another directory")
-    trained = out.with_name(f"{out.name}-selection") if refit_all and out is not None else out
+    trained = _selection(out, extend) if refit_all else out
     chosen = [*(overrides or []), *(["train.deterministic=true"] if deterministic else [])]
-    own = not (model or config or given(context, "preset") or given(context, "seed"))
-    if extend and trained is not None and own:
-        recipes = [longer_recipe(trained, chosen)]
-    elif resume and trained is not None and own and not chosen and (trained / RECORD).is_file():
-        recipes = [recorded_recipe(trained)]
-    else:
-        recipes = alternatives(
-            model or DEFAULT, data, preset=preset, config=config, overrides=chosen, seed=seed, device=device
-        )
+    request = SettingsRequest(model, preset if given(context, "preset") else None, config, chosen, seed=seed)
     if print_config:
-        if as_json:
-            print_json(recipes[0].as_json())
-        else:
-            print_line(recipes[0].to_toml().rstrip())
-        if len(recipes) > 1:
-            losses = ", ".join(each.objective for each in recipes)
-            note(f"training first compares the losses {losses} on validation, each with its own settings")
+        _print_recipes(requested(data, request, trained, device=device, resume=resume, extend=extend), as_json)
         return
     if out is None or trained is None:
         raise ConfigError("train needs --out", "name a run directory, for example --out runs/first")
     run = hmlet.fit(
         data,
-        recipes,
+        request,
         trained,
         device=device,
         minutes=minutes,
@@ -143,12 +127,42 @@ def train(
     refitted = None
     if refit_all:
         refitted = hmlet.refit(run, out, device=device, threads=threads, resume=resume, progress=progress)
+    show = _print_as_json if as_json else _print_results
+    show(out, run, tested, measured, refitted)
+
+
+def _selection(out: Path | None, extend: bool) -> Path | None:
+    """Where --refit-all trains before OUT."""
+    if out is None:
+        return None
+    if extend or out.name in ("", ".."):
+        raise ConfigError("--refit-all needs a new --out", "drop --extend and name another directory")
+    return out.with_name(f"{out.name}-selection")
+
+
+def _print_recipes(recipes: Sequence[Recipe], as_json: bool) -> None:
+    """The first recipe, and a remark if others are compared with it."""
     if as_json:
-        found = run.record.model_dump(include={"model", "best_epoch", "valid", "timings"})
-        scores = {"test": tested.metrics} if tested else {}
-        refit = {} if refitted is None else refitted.record.model_dump(include={"refitted_from"})
-        print_json({"run": str(out), **found, **scores, **({"profile": measured} if measured else {}), **refit})
-        return
+        print_json(recipes[0].as_json())
+    else:
+        print_line(recipes[0].to_toml().rstrip())
+    if len(recipes) > 1:
+        losses = ", ".join(each.objective for each in recipes)
+        note(f"training first compares the losses {losses} on validation, each with its own settings")
+
+
+def _print_as_json(
+    out: Path, run: Run, tested: Evaluation | None, measured: MeasuredRun | None, refitted: Run | None
+) -> None:
+    found = run.record.model_dump(include={"model", "best_epoch", "valid", "timings"})
+    scores = {"test": tested.metrics} if tested else {}
+    refit = {} if refitted is None else refitted.record.model_dump(include={"refitted_from"})
+    print_json({"run": str(out), **found, **scores, **({"profile": measured} if measured else {}), **refit})
+
+
+def _print_results(
+    out: Path, run: Run, tested: Evaluation | None, measured: MeasuredRun | None, refitted: Run | None
+) -> None:
     print_line(summary(run))
     if tested:
         print_line(f"test @20: {_worth(tested.metrics)}")

@@ -2,7 +2,7 @@
 
 from hmlet.config.fitting import Shape
 from hmlet.config.recipe import Recipe, differences
-from hmlet.config.resolution import DEFAULT_PRESET, Preset, alternatives, resolve
+from hmlet.config.resolution import DEFAULT_PRESET, Preset, SettingsRequest, Target, resolve
 from hmlet.config.settings import Settings
 from hmlet.config.train import TrainConfig
 
@@ -11,9 +11,10 @@ __all__ = [
     "Preset",
     "Recipe",
     "Settings",
+    "SettingsRequest",
     "Shape",
+    "Target",
     "TrainConfig",
-    "alternatives",
     "differences",
     "resolve",
 ]

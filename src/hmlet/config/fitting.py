@@ -1,7 +1,7 @@
 """The default rule: settings that fit a data set, from its size and the device alone.
 
-benchmarks/search_defaults.py tried grids of settings on data sets of eight shapes, and results/defaults has what it
-found; docs/defaults.md says how the rule follows from that. What the rule rests on:
+lab/benchmarks/search_defaults.py tried grids of settings on data sets of eight shapes, and lab/results/defaults has
+what it found; docs/defaults.md says how the rule follows from that. What the rule rests on:
 
 - A spectral start is where a random one is after many epochs, so a small step size is enough everywhere. It grows with
   the number of nodes, and with fewer columns.
@@ -24,6 +24,7 @@ from hmlet.data import Dataset
 from hmlet.data.catalog import counts
 from hmlet.graph.kernels import multiplies_bfloat16
 from hmlet.losses import LOSSES
+from hmlet.losses.softmax import Tempered
 from hmlet.models import ModelConfig
 
 LARGEST_BATCH = 2**17
@@ -87,17 +88,17 @@ def fitted(config: type[ModelConfig], shape: Shape, device: str, loss: str = "bp
         "patience": PATIENCE,
         "precision": _precision(loss, device),
     }
-    if not LOSSES[loss].tempered:
+    if not issubclass(LOSSES[loss], Tempered):
         return {"model": model, "train": train}
     temperature = min(max(TEMPERATURE * max(shape.items, 1) ** TEMPERATURE_FALLS, LOWEST), HIGHEST)
-    negatives = 0 if LOSSES[loss].counts_users else NEGATIVES[device]
+    negatives = 0 if LOSSES[loss].entries == "users" else NEGATIVES[device]
     train |= {"draw": "interaction", "edge_dropout": 0.0, "l2": 0.0}
     return {"model": model, "train": train, "loss": {"temperature": round(temperature, 2), "negatives": negatives}}
 
 
 def variants(loss: str) -> list[list[str]]:
     """The settings of a loss that validation chooses from: none but the rule's, and for some losses popularity."""
-    if not LOSSES[loss].tempered:
+    if not issubclass(LOSSES[loss], Tempered):
         return [[]]
     popular = f"loss.temperature={POPULAR}", f"loss.popularity_weight={POPULAR}", "loss.popularity_learned=true"
     return [[], list(popular)]
@@ -105,13 +106,13 @@ def variants(loss: str) -> list[list[str]]:
 
 def _schedule(loss: str, shape: Shape, device: str, size: int) -> tuple[int, int, int]:
     """How many entries an epoch has, how many a batch, and how many steps are taken."""
-    if LOSSES[loss].counts_users:
+    if LOSSES[loss].entries == "users":
         batch = max(1, min(shape.users, LARGEST_BATCH))
         scored = SCORED[_precision(loss, device)] if device == "cpu" else math.inf
         if EVERYONE_STEPS[device] * batch * shape.items * size > scored:
             batch = min(batch, max(256, int(scored / (SOME_STEPS * shape.items * size))))
         return shape.users, batch, EVERYONE_STEPS[device] if batch >= shape.users else SOME_STEPS
-    if LOSSES[loss].tempered:
+    if issubclass(LOSSES[loss], Tempered):
         return shape.interactions, PAIRS, PAIR_STEPS
     batch = max(1024, min(2 ** int(math.log2(max(shape.interactions, 1))), LARGEST_BATCH))
     steps = min(max(shape.interactions // INTERACTIONS_PER_STEP[device], FEWEST_STEPS), MOST_STEPS[device])
@@ -120,7 +121,7 @@ def _schedule(loss: str, shape: Shape, device: str, size: int) -> tuple[int, int
 
 def _precision(loss: str, device: str) -> str:
     """The type of what is multiplied most: on a CPU the scores of many items, if it has instructions for bfloat16."""
-    narrow = LOSSES[loss].tempered and multiplies_bfloat16(torch.device("cpu"))
+    narrow = issubclass(LOSSES[loss], Tempered) and multiplies_bfloat16(torch.device("cpu"))
     return "bfloat16" if device == "cuda" or narrow else "float32"
 
 

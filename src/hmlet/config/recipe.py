@@ -12,10 +12,9 @@ from typing import Annotated, TypeVar, Unpack
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from hmlet.config.settings import Settings, as_tables
-from hmlet.config.toml import Table, merge, parse_overrides, parse_toml, toml_value
+from hmlet.config.toml import Table, merge, parse_overrides, parse_toml, toml_line
 from hmlet.config.train import TrainConfig
 from hmlet.errors import ConfigError
-from hmlet.graph.layers import Similarity
 from hmlet.losses import LOSSES, LossConfig
 from hmlet.models import BY_PRODUCT, MODELS, ModelConfig, Scoring
 from hmlet.system.section import Section
@@ -40,16 +39,11 @@ class Recipe(Section):
     __str__ = __repr__
 
     @property
-    def similarity(self) -> Similarity:
-        """What the model's scores are: the loss says it of a model that it trains."""
-        return self.scoring.similarity
-
-    @property
     def scoring(self) -> Scoring:
         """What the loss decides of the scores of a model that it trains."""
         if self.model.solved:
             return BY_PRODUCT
-        return Scoring(self.loss.ranked_by, self.loss.adds_popularity, self.loss.learns_popularity)
+        return self.loss.scoring
 
     @property
     def objective(self) -> str:
@@ -68,7 +62,7 @@ class Recipe(Section):
             values = getattr(self, name).model_dump(mode="json", exclude_none=True)
             values = {"name": values.pop("name"), **values} if "name" in values else values
             if values:
-                lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in values.items())]
+                lines += ["", f"[{name}]", *(toml_line(key, value) for key, value in values.items())]
         return "\n".join(lines) + "\n"
 
     def changed(self, overrides: Iterable[str] = (), **settings: Unpack[Settings]) -> Recipe:

@@ -45,7 +45,7 @@ class Settings(TypedDict, total=False):
     checkpoint_seconds: float
     precision: Literal["float32", "bfloat16"]
     optimizer_state: Literal["float32", "bfloat16"]
-    graph_memory: Literal["device", "host"]
+    graph_memory: Literal["device"]
     deterministic: bool
     save_layers: bool
     # Models.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -66,12 +67,6 @@ def merge(values: Table, change: Table) -> None:
             values[key] = value
 
 
-def toml_value(value: object) -> str:
-    """A value as TOML spells it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, list):
-        return "[" + ", ".join(toml_value(entry) for entry in value) + "]"
-    return repr(value)
+def toml_line(key: str, value: object) -> str:
+    """A key with its value, a scalar or a list of them: TOML spells these as JSON does."""
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"

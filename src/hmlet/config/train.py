@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic_core import PydanticCustomError
 
 from hmlet.losses.sampling import Draw
 from hmlet.system.section import Rate, Section
+
+
+def _on_the_device(value: object) -> object:
+    if value == "host":
+        raise PydanticCustomError(
+            "removed", 'a graph in host memory is no longer supported; use "device", or leave the key out'
+        )
+    return value
 
 
 class TrainConfig(Section):
@@ -47,8 +56,8 @@ class TrainConfig(Section):
     compares, on CUDA and on a CPU with instructions for bfloat16; parameters and sums stay float32."""
     optimizer_state: Literal["float32", "bfloat16"] = "float32"
     """Type of Adam's two moments; "bfloat16" halves them, rounded at random so that the mean stays right."""
-    graph_memory: Literal["device", "host"] = "device"
-    """Where the graph lies on CUDA; "host" leaves it in main memory and copies it at each product: the same numbers."""
+    graph_memory: Annotated[Literal["device"], BeforeValidator(_on_the_device)] = "device"
+    """Where the graph is stored: in the memory of the device that trains."""
     deterministic: bool = False
     """Bit-identical results on CUDA too, for some speed."""
     save_layers: bool = True

@@ -57,6 +57,10 @@ class Vocabulary:
     def __contains__(self, value: object) -> bool:
         return str(value) in self._positions
 
+    def find(self, value: Id) -> int | None:
+        """The index of an external id; None if it is not there."""
+        return self._positions.get(str(value))
+
     def id(self, index: int) -> Id:
         """The external id at an index."""
         value: Id = self.ids[index].as_py()
@@ -69,7 +73,7 @@ class Vocabulary:
         value: str | None = self.names[index].as_py()
         return value
 
-    def ids_at(self, indices: Sequence[int]) -> list[Id]:
+    def ids_at(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> list[Id]:
         """The external ids at some indices, much faster than one by one."""
         found: list[Id] = (
             _taken(self.ids, indices)
@@ -83,7 +87,7 @@ class Vocabulary:
         """The ids as an array, which is faster to take from, if they are integers."""
         return self.ids.to_numpy() if pa.types.is_integer(self.ids.type) else None
 
-    def names_at(self, indices: Sequence[int]) -> list[str | None] | None:
+    def names_at(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> list[str | None] | None:
         """The readable names at some indices; None if the data set has no names."""
         return None if self.names is None else _taken(self.names, indices)
 
@@ -96,7 +100,7 @@ class Vocabulary:
         )
 
 
-def _taken(values: pa.Array, indices: Sequence[int]) -> list[Any]:
+def _taken(values: pa.Array, indices: Sequence[int] | npt.NDArray[np.int64]) -> list[Any]:
     return values.take(pa.array(indices, type=pa.int64())).to_pylist()  # type: ignore[no-any-return]
 
 

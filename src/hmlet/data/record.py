@@ -120,14 +120,14 @@ def read_record(path: Path) -> DatasetRecord:
         )
     origin = origin_of(path / RECORD_FILE)
     content = origin.read(MOST_RECORD).json_object()
-    recorded = content.pop("checksum", None)  # which the first prepared directories lack
+    recorded = content.pop("checksum", None)
     version = content.get("format_version", DATASET_VERSION)
     if version != DATASET_VERSION:
         raise DataError(
             f"{path} has format version {version}, and this hmlet reads version {DATASET_VERSION}",
             "prepare the data again, or install the hmlet that wrote it",
         )
-    if recorded is not None and recorded != _checksum(content):
+    if recorded != _checksum(content):
         raise origin.fault("is damaged (its checksum differs)")
     return checked(DatasetRecord, content, origin)
 

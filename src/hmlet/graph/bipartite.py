@@ -20,6 +20,23 @@ from hmlet.system.spelling import option
 MAX_EDGES = 2**30 - 1  # both directions of each are numbered by 32-bit offsets
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How large a data set is, and the graph of its training part."""
+
+    users: int
+    items: int
+    edges: int  # training interactions
+
+    @property
+    def nodes(self) -> int:
+        return self.users + self.items
+
+    @classmethod
+    def of(cls, data: Dataset) -> Sizes:
+        return cls(data.n_users, data.n_items, data.count("train"))
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A symmetric bipartite graph: for node n, neighbours[indptr[n]:indptr[n + 1]], ascending."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,23 +22,36 @@ Similarity = Literal["dot", "cosine"]
 SHORTEST = 1e-6  # a shorter row is divided by this: a row of zeros stays one, and its gradient finite
 
 
+class Joined(NamedTuple):
+    """How layers become one factor."""
+
+    how: JoinedBy = "mean"
+    scale: float = 1.0  # of concatenated layers
+
+
 @dataclass(frozen=True, eq=False)
 class Layers:
     """Every node's embedding at each layer, e⁰ first, what the gates chose on the way, and how layers are joined."""
 
     embeddings_ND: Sequence[Tensor]
     initial_ND: Tensor  # e⁰ as the parameter that it is, where the first layer may be a view of it
+    n_users: int  # the first nodes; the others are items
     gates: Mapping[int, Tensor] = field(default_factory=dict)  # layer -> probability of the non-linear branch, N
-    joined_by: JoinedBy = "mean"
-    scale: float = 1.0  # of concatenated layers
-    similarity: Similarity = "dot"
-    popularity_I: Tensor | None = None  # what an item's popularity adds to its scores; the items are the last nodes
+    joined: Joined = Joined()  # noqa: RUF009  # a tuple, which nobody can change
     ranks: Ranks = ALONE  # who has the other columns
+    # What `hmlet.models.Scores` adds:
+    similarity: Similarity = "dot"
+    popularity_I: Tensor | None = None  # what an item's popularity adds to its scores
+    precision: str = "float32"  # of what a loss multiplies on devices that do it in bfloat16, as train.precision says
+
+    @property
+    def n_items(self) -> int:
+        return len(self.initial_ND) - self.n_users
 
     def factors(self, rows_R: Tensor | None = None) -> Tensor:
         """The factors of some nodes (all of them without `rows_R`), whose dot products are scores: R × F.
 
-        What popularity adds is left out: `ranked` has it.
+        What popularity adds is left out.
         """
         if self.similarity == "dot":
             return self._joined(rows_R)
@@ -49,13 +62,6 @@ class Layers:
                 unit_ND: Tensor = UnitMeans.apply(SHORTEST, *self.embeddings_ND)  # type: ignore[no-untyped-call]
             return unit_ND
         return unit_rows(self._joined(rows_R), self.ranks)
-
-    def ranked(self) -> Tensor:
-        """The factors of all nodes, whose dot products are whole scores: N × F.
-
-        Where popularity adds to scores they have one more column, which is 1 for users.
-        """
-        return with_popularity(self.factors(), self.popularity_I)
 
     def parts(self) -> list[Tensor]:
         """What each layer brings to the factors, which are their sum: N × F each."""
@@ -71,25 +77,18 @@ class Layers:
     def _fused(self) -> bool:
         """Whether one kernel can make cosines' factors of all nodes: with Triton, of all columns of averaged layers."""
         first_ND = self.embeddings_ND[0]
-        whole = self.joined_by == "mean" and self.ranks.size == 1
+        whole = self.joined.how == "mean" and self.ranks.size == 1
         return whole and launching.triton_runs(first_ND) and first_ND.dtype == torch.float32
 
     def _joined(self, rows_R: Tensor | None) -> Tensor:
-        if self.joined_by == "last":
+        how, scale = self.joined
+        if how == "last":
             return _rows(self.embeddings_ND[-1:], rows_R)[0]
-        if self.joined_by == "concatenation":
+        if how == "concatenation":
             joined_RF = torch.cat(_rows(self.embeddings_ND, rows_R), dim=1)
-            return joined_RF if self.scale == 1.0 else joined_RF * self.scale
+            return joined_RF if scale == 1.0 else joined_RF * scale
         mean_RD: Tensor = _Mean.apply(rows_R, *self.embeddings_ND)  # type: ignore[no-untyped-call]
         return mean_RD
-
-
-def with_popularity(factors_NF: Tensor, popularity_I: Tensor | None) -> Tensor:
-    """Factors with a column for what popularity adds, if it adds anything: 1 for users, and that for items."""
-    if popularity_I is None:
-        return factors_NF
-    ones_U = popularity_I.new_ones(len(factors_NF) - len(popularity_I))
-    return torch.cat([factors_NF, torch.cat([ones_U, popularity_I])[:, None].to(factors_NF)], dim=1)
 
 
 class _Mean(torch.autograd.Function):

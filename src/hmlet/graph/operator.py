@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hmlet.graph.bipartite import Graph
-from hmlet.graph.kernels import Memory, Operator, build_operator
+from hmlet.graph.kernels import Operator, build_operator
 
 
 def propagator(
@@ -14,7 +14,6 @@ def propagator(
     *,
     self_loops: bool = False,
     precision: str = "float32",
-    memory: Memory = "device",
 ) -> Operator:
     """Â of a graph on a device: normalised with self-loops or without, propagated in float32 or bfloat16."""
     return build_operator(
@@ -25,5 +24,4 @@ def propagator(
         device,
         self_loops=self_loops,
         storage=torch.bfloat16 if precision == "bfloat16" else None,
-        memory=memory,
     )

@@ -31,8 +31,6 @@ for _loss in (BPR, Softmax, Multinomial, SoftmaxAtK, BSL):
     register(_loss)
 
 
-def build_loss(name: str, config: LossConfig, precision: str = "float32") -> Loss[Any]:
-    """The loss that a recipe names, with its settings and the recipe's precision."""
-    loss = LOSSES[name](config)
-    loss.precision = precision
-    return loss
+def build_loss(name: str, config: LossConfig) -> Loss[Any]:
+    """The loss that a recipe names, with its settings."""
+    return LOSSES[name](config)

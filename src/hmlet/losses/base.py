@@ -5,22 +5,32 @@ Legend: B entries of a batch, D embedding size, N nodes, R rows of e⁰ that a b
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hmlet.data import Csr
-from hmlet.graph.layers import Layers, Similarity
-from hmlet.graph.work import FLOAT, Part
+from hmlet.graph import Sizes
+from hmlet.graph.layers import Layers
 from hmlet.losses.sampling import Draw
-from hmlet.system.ranks import Ranks
+from hmlet.models import BY_PRODUCT, Scoring
 from hmlet.system.section import Section
 
-Batch = TypeVar("Batch", bound=tuple[object, ...])
+
+class AnyBatch(Protocol):
+    """A tuple; its tensors are what is drawn anew for each step."""
+
+    def nodes(self, n_users: int) -> Tensor:
+        """The batch's rows among all nodes, with repetitions: R."""
+        ...
+
+    def __iter__(self) -> Iterator[object]: ...
+
+
+Batch = TypeVar("Batch", bound=AnyBatch)
 Drawn = TypeVar("Drawn", covariant=True)
 
 
@@ -28,28 +38,13 @@ class LossConfig(Section):
     """The settings of a loss, a recipe's [loss] table; a loss without settings has none."""
 
     @property
-    def ranked_by(self) -> Similarity:
-        """What the scores of a model are that this loss trains."""
-        return "dot"
-
-    @property
-    def adds_popularity(self) -> float:
-        """π: by how much of the logarithm of its popularity an item scores higher."""
-        return 0.0
-
-    @property
-    def learns_popularity(self) -> bool:
-        """Whether that is where training starts, and each item's addition is a trained number."""
-        return False
+    def scoring(self) -> Scoring:
+        """What the scores are of a model that this loss trains."""
+        return BY_PRODUCT
 
     def continued(self) -> Self:
-        """These settings for a training that continues after the end of this schedule."""
+        """These settings for training that continues after the end of their schedule; without one, as they are."""
         return self
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether it changes from epoch to epoch, on a way that ends with the last one."""
-        return False
 
 
 class Sampler(Protocol[Drawn]):
@@ -72,59 +67,26 @@ class Loss(nn.Module, ABC, Generic[Batch]):
 
     name: ClassVar[str]
     Config: ClassVar[type[LossConfig]] = LossConfig
-    tempered: ClassVar[bool] = False  # whether it divides the scores of many items by a temperature
-    counts_users: ClassVar[bool] = False  # whether an entry of a batch is a user, with all of their items
-    precision: str = "float32"  # the recipe's train.precision
+    entries: ClassVar[Literal["interactions", "users"]] = "interactions"  # of a batch; an epoch draws as many as exist
 
     def __init__(self, config: LossConfig) -> None:
         super().__init__()
 
-    # -- what it draws --------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def require(self, train: Csr, n_items: int) -> None:
-        """Refuse training interactions from which no batch can be drawn."""
-
     @abstractmethod
     def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> Sampler[Batch]:
-        """What draws its batches, by user or by interaction."""
+        """What draws its batches."""
 
     @abstractmethod
-    def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Batch:
-        """A batch on tensors without memory, with which a plan for "cpu" or "cuda" runs a step.
-
-        It is a tuple, and its tensors are what is drawn anew for each batch.
-        """
-
-    def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
-        """What its sampler holds on a device, "cpu" or "cuda"."""
-        return 0
-
-    def steps(self, train: Csr, batch_size: int) -> int:
-        """Steps an epoch: as many entries are drawn as there are training interactions."""
-        return math.ceil(len(train.items) / batch_size)
+    def blank(self, size: int, sizes: Sizes, device: str) -> Batch:
+        """A batch on tensors without memory, as it would be on "cpu" or "cuda": one step on it counts memory and work,
+        and compiles CUDA kernels ahead."""
 
     def enter(self, progress: float) -> None:
         """Take up a new epoch; `progress` goes from 0 in the first epoch to 1 in the last."""
 
-    # -- what it computes -----------------------------------------------------------------------------------------
-
     @abstractmethod
-    def nodes(self, batch: Batch, n_users: int) -> Tensor:
-        """The batch's rows among all nodes, with repetitions: R."""
-
-    @abstractmethod
-    def forward(self, layers: Layers, batch: Batch, n_users: int, ranks: Ranks) -> Terms:
+    def forward(self, layers: Layers, batch: Batch) -> Terms:
         """The loss of a batch under the layers. Of several ranks each has its own columns of every layer."""
-
-    def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
-        """What a step cannot avoid for drawing a batch of B entries and for reading its rows of every layer."""
-        rows = 3 * batch * size
-        return [
-            Part("sampling", moved=batch * (3 + 4) * 8),  # three random numbers; a place, two offsets and an item
-            # The batch's rows of every layer are read once, and their gradient is added to every layer's once.
-            Part("readout and loss", moved=2 * rows * (FLOAT + depth * storage)),
-        ]
 
 
 def row_norms(embeddings_BD: Iterable[Tensor]) -> Tensor:

@@ -26,7 +26,6 @@ interactions, F factor size.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -37,10 +36,9 @@ from torch import Tensor
 
 from hmlet.data import Csr
 from hmlet.errors import ConfigError
-from hmlet.graph import Graph
+from hmlet.graph import Graph, Sizes
 from hmlet.graph.kernels import Operator, build_operator, pair_scores, part, plan_operator
 from hmlet.graph.layers import Layers
-from hmlet.graph.work import FLOAT, Part
 from hmlet.losses.base import Terms
 from hmlet.losses.sampling import Draw, eligible_users, shares
 from hmlet.losses.softmax import SoftmaxConfig, Tempered, stored_type
@@ -85,6 +83,10 @@ class Users(NamedTuple):
     everyone: bool  # whether nobody is left out
     others: Tensor | None  # J items; None: all
     whole: Whole
+
+    def nodes(self, n_users: int) -> Tensor:
+        items = torch.arange(n_users, len(self.whole.share_N), device=self.user.device)
+        return torch.cat([self.user, items])
 
 
 class UserSampler:
@@ -141,47 +143,31 @@ class Multinomial(Tempered[Users]):
     name = "multinomial"
     Config = MultinomialConfig
     config: MultinomialConfig
-    counts_users = True
+    entries = "users"
 
     @property
     def alike(self) -> bool:
         """Whether all items of a user have equal weight."""
         return self.config.temperature_ratio is None
 
-    # -- what it draws --------------------------------------------------------------------------------------------
-
     def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> UserSampler:
         return UserSampler(train, n_items, device, draw, self.config.negatives, self.alike)
 
-    def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Users:
-        users, others = min(size, n_users), self.config.negatives
+    def blank(self, size: int, sizes: Sizes, device: str) -> Users:
+        users, others = min(size, sizes.users), self.config.negatives
         with torch.device("meta"):
-            end_E = torch.empty(n_edges, dtype=torch.int32)
-            ends = None if self.alike else Ends(end_E, end_E, torch.empty(n_users))
+            end_E = torch.empty(sizes.edges, dtype=torch.int32)
+            ends = None if self.alike else Ends(end_E, end_E, torch.empty(sizes.users))
             return Users(
                 torch.empty(users, dtype=torch.int64),
                 torch.empty(users),
-                users == n_users,
+                users == sizes.users,
                 torch.empty(others, dtype=torch.int64) if others else None,
-                Whole(plan_operator(n_users + n_items, n_edges, device), torch.empty(n_users + n_items), ends),
+                Whole(plan_operator(sizes.nodes, sizes.edges, device), torch.empty(sizes.nodes), ends),
             )
 
-    def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
-        ends = 0 if self.alike else 8 * n_edges + 4 * n_users
-        return plan_operator(n_users + n_items, n_edges, device).nbytes + 12 * n_users + 4 * (n_users + n_items) + ends
-
-    def steps(self, train: Csr, batch_size: int) -> int:
-        """As many as it takes to draw as many users as there are."""
-        return math.ceil(int((train.counts > 0).sum()) / batch_size)
-
-    # -- what it computes -----------------------------------------------------------------------------------------
-
-    def nodes(self, batch: Users, n_users: int) -> Tensor:
-        items = torch.arange(n_users, len(batch.whole.share_N), device=batch.user.device)
-        return torch.cat([batch.user, items])
-
-    def forward(self, layers: Layers, batch: Users, n_users: int, ranks: Ranks) -> Terms:
-        temperature = self.temperature()
+    def forward(self, layers: Layers, batch: Users) -> Terms:
+        temperature, ranks, n_users = self.temperature(), layers.ranks, layers.n_users
         factors_NF = layers.factors()
         factors_NF = factors_NF.to(torch.promote_types(factors_NF.dtype, torch.float32))
         users_BF = factors_NF.index_select(0, batch.user)
@@ -251,12 +237,6 @@ class Multinomial(Tempered[Users]):
             factors_NF, wide, weight_U, popularity_I, batch.whole.pairs, ends, dtype, ranks
         )
         return value
-
-    def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
-        """Reading a batch's users and every item compared with, in every layer, and three matrix products."""
-        users, items = min(batch, n_users), self.config.negatives or n_items
-        moved = 2 * (users + items) * size * (FLOAT + depth * storage)
-        return [Part("readout and loss", moved=moved, operations=3 * 2.0 * users * items * size)]
 
 
 class _Agreement(torch.autograd.Function):

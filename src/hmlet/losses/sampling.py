@@ -32,6 +32,9 @@ class Triplets(NamedTuple):
     positive: Tensor
     negative: Tensor
 
+    def nodes(self, n_users: int) -> Tensor:
+        return torch.cat([self.user, n_users + self.positive, n_users + self.negative])
+
 
 class Pairs(NamedTuple):
     """Users (B), some training items of each (B × P), and the items that all of them are compared with, if drawn."""
@@ -39,6 +42,9 @@ class Pairs(NamedTuple):
     user: Tensor
     positive: Tensor
     others: Tensor | None = None  # J; None: all items
+
+    def nodes(self, n_users: int) -> Tensor:
+        return torch.cat([self.user, n_users + self.positive.flatten()])
 
 
 def eligible_users(train: Csr, n_items: int) -> npt.NDArray[np.int64]:
@@ -77,12 +83,6 @@ class _Rows:
         # Where each eligible user's interactions begin among those of all of them, and where the last one's end.
         bounds = np.concatenate([[0], np.cumsum(train.counts[eligible])]) if draw == "interaction" else None
         self.bounds = None if bounds is None else torch.from_numpy(bounds).to(device)
-
-    @staticmethod
-    def planned_bytes(n_users: int, n_edges: int, device: str, draw: Draw) -> int:
-        """Two numbers of 8 bytes a user, an item an interaction; more where interactions are drawn."""
-        weighed = 16 * n_edges if draw == "weight" else 0
-        return (24 if draw in ("interaction", "root") else 16) * n_users + 4 * n_edges + weighed
 
     def _user(self, draw_B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Users, where their items begin, how many they are, and which of these was drawn if interactions are."""
@@ -174,14 +174,6 @@ class TripletSampler(_Rows):
         self.largest = int(train.counts.max())
         fused = launching.triton_runs(self.items) and draw in FUSED
         self.keys = None if fused else torch.from_numpy(_keys(train, n_items)).to(device)
-
-    @staticmethod
-    def planned_bytes(n_users: int, n_edges: int, device: str, draw: Draw) -> int:
-        """A key beside each item, unless the kernel for CUDA draws."""
-        return (
-            _Rows.planned_bytes(n_users, n_edges, device, draw)
-            + (0 if device == "cuda" and draw in FUSED else 8) * n_edges
-        )
 
     def sample(self, size: int, generator: torch.Generator) -> Triplets:
         """`size` independent triplets."""

@@ -32,13 +32,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from hmlet.data import Csr
+from hmlet.graph import Sizes
 from hmlet.graph.kernels import Own, log_sums, multiplies_bfloat16
 from hmlet.graph.kernels.launching import device_kind
 from hmlet.graph.layers import Layers, Similarity
-from hmlet.graph.work import FLOAT, Part
 from hmlet.losses.base import Batch, Loss, LossConfig, Terms
-from hmlet.losses.sampling import Draw, Pairs, PairSampler, eligible_users
-from hmlet.system.ranks import Ranks
+from hmlet.losses.sampling import Draw, Pairs, PairSampler
+from hmlet.models import Scoring
 
 STEEPEST = 4.0  # π / τ: beyond it, (1 + d)^(π / τ) leaves the range of floats for items that everyone has
 LEAST, MOST = 0.025, 10.0  # temperatures: below the least, exponentials of cosines leave the range of floats
@@ -73,25 +73,13 @@ class SoftmaxConfig(LossConfig):
         return self
 
     @property
-    def ranked_by(self) -> Similarity:
-        return self.similarity
-
-    @property
-    def adds_popularity(self) -> float:
-        return self.popularity_weight
-
-    @property
-    def learns_popularity(self) -> bool:
-        return self.popularity_learned
+    def scoring(self) -> Scoring:
+        return Scoring(self.similarity, self.popularity_weight, self.popularity_learned)
 
     def continued(self) -> Self:
         if self.temperature_end is None:
             return self
         return self.model_copy(update={"temperature": self.temperature_end, "temperature_end": None})
-
-    @property
-    def scheduled(self) -> bool:
-        return self.temperature_end is not None
 
 
 class Compared(NamedTuple):
@@ -111,7 +99,6 @@ class Tempered(Loss[Batch]):
     """A loss of scores over a temperature, which is fixed, moves with the epochs, or is trained."""
 
     Config = SoftmaxConfig
-    tempered = True
     config: SoftmaxConfig
     log_temperature: Tensor
 
@@ -123,9 +110,6 @@ class Tempered(Loss[Batch]):
             self.log_temperature = nn.Parameter(start)
         else:
             self.register_buffer("log_temperature", start)
-
-    def require(self, train: Csr, n_items: int) -> None:
-        eligible_users(train, n_items)
 
     def enter(self, progress: float) -> None:
         if self.config.temperature_end is not None:
@@ -162,7 +146,7 @@ class Tempered(Loss[Batch]):
 
     def _block_type(self, layers: Layers, factors: Tensor) -> torch.dtype:
         """The type of a block of scores: the layers', or bfloat16 if the recipe asks for it and a CPU multiplies it."""
-        narrow = self.precision == "bfloat16" and factors.dtype == torch.float32
+        narrow = layers.precision == "bfloat16" and factors.dtype == torch.float32
         if narrow and multiplies_bfloat16(torch.device(device_kind(factors))):
             return torch.bfloat16
         return stored_type(layers, factors)
@@ -185,41 +169,31 @@ class Softmax(Tempered[Pairs]):
         """P, how many items of a user a batch has."""
         return 1
 
-    # -- what it draws --------------------------------------------------------------------------------------------
-
     def sampler(self, train: Csr, n_items: int, device: torch.device, draw: Draw) -> PairSampler:
         return PairSampler(train, n_items, device, draw, positives=self.positives, others=self.config.negatives)
 
-    def planned(self, size: int, n_users: int, n_items: int, n_edges: int, device: str) -> Pairs:
+    def blank(self, size: int, sizes: Sizes, device: str) -> Pairs:
         users, others = PairSampler.users_of(size, self.positives), self.config.negatives
         with torch.device("meta"):
             others_J = torch.empty(others, dtype=torch.int64) if others else None
             user_B = torch.empty(users, dtype=torch.int64)
             return Pairs(user_B, torch.empty(users, self.positives, dtype=torch.int64), others_J)
 
-    def sampler_bytes(self, n_users: int, n_items: int, n_edges: int, device: str, draw: Draw) -> int:
-        return PairSampler.planned_bytes(n_users, n_edges, device, draw)
-
-    # -- what it computes -----------------------------------------------------------------------------------------
-
-    def nodes(self, batch: Pairs, n_users: int) -> Tensor:
-        return torch.cat([batch.user, n_users + batch.positive.flatten()])
-
-    def forward(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Terms:
-        own = self._value(self._compare(layers, batch, n_users, ranks)) / len(batch.user)
-        rows_RD = layers.initial_ND.index_select(0, self.nodes(batch, n_users))
+    def forward(self, layers: Layers, batch: Pairs) -> Terms:
+        own = self._value(self._compare(layers, batch)) / len(batch.user)
+        rows_RD = layers.initial_ND.index_select(0, batch.nodes(layers.n_users))
         users_BD, items_BD = torch.split(rows_RD, [len(batch.user), batch.positive.numel()])
         norms = users_BD.square().sum() / len(users_BD) + items_BD.square().sum() / len(items_BD)
-        return Terms(*ranks.total(own, norms))
+        return Terms(*layers.ranks.total(own, norms))
 
     def _value(self, compared: Compared) -> Tensor:
         """The loss, added up over the rank's own users."""
         score_M = compared.score_MP[:, 0]
         return compared.log_sums(torch.ones_like(score_M)) - score_M.sum()
 
-    def _compare(self, layers: Layers, batch: Pairs, n_users: int, ranks: Ranks) -> Compared:
-        temperature = self.temperature()
-        users_BF, table_TF, place_BP, count = _factors(layers, batch, n_users)
+    def _compare(self, layers: Layers, batch: Pairs) -> Compared:
+        temperature, ranks = self.temperature(), layers.ranks
+        users_BF, table_TF, place_BP, count = _factors(layers, batch)
         exact = torch.promote_types(users_BF.dtype, torch.float32)  # what is added up over a batch
         users_MF = ranks.rows(users_BF).to(exact) / temperature
         table_TF = ranks.gather(ranks.rows(table_TF), len(table_TF)).to(exact)
@@ -235,35 +209,22 @@ class Softmax(Tempered[Pairs]):
         if batch.others is not None and self.counts_own:
             completing = Own(score_MP[:, 0], batch.positive[mine, 0], batch.others)
 
-        n_items = len(layers.initial_ND) - n_users
+        n_items = layers.n_items
         items_JF = table_TF if count == len(table_TF) else table_TF[:count]  # a slice of all would copy its gradient
         sums = partial(self._log_sums, layers, users_MF, items_JF, own=completing, n_items=n_items, offset_J=offset_J)
         dtype = self._block_type(layers, users_MF)
         return Compared(users_MF, score_MP, items_JF, offset_J, sums, count / n_items, temperature, dtype)
 
-    def work(self, size: int, batch: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
-        """Reading a batch's users and every item compared with, in every layer, and three matrix products."""
-        users, items = PairSampler.users_of(batch, self.positives), self.config.negatives or n_items
-        rows = (users + items) * size
-        return [
-            Part("sampling", moved=users * (1 + 2 * self.positives + 3) * 8),
-            Part(
-                "readout and loss",
-                moved=2 * rows * (FLOAT + depth * storage),
-                operations=3 * 2.0 * users * items * size,
-            ),
-        ]
 
-
-def _factors(layers: Layers, batch: Pairs, n_users: int) -> tuple[Tensor, Tensor, Tensor, int]:
+def _factors(layers: Layers, batch: Pairs) -> tuple[Tensor, Tensor, Tensor, int]:
     """The factors of users (B × F) and of items (T × F), where each user's own items are among these (B × P), and how
     many of them, the first ones, are those that users are compared with."""
     if batch.others is None:
-        users_UF, items_IF = torch.split(layers.factors(), [n_users, len(layers.initial_ND) - n_users])
+        users_UF, items_IF = torch.split(layers.factors(), [layers.n_users, layers.n_items])
         return users_UF.index_select(0, batch.user), items_IF, batch.positive, len(items_IF)
     count, own = len(batch.others), batch.positive.numel()
     items_T = torch.cat([batch.others, batch.positive.flatten()])
-    factors_RF = layers.factors(torch.cat([batch.user, n_users + items_T]))
+    factors_RF = layers.factors(torch.cat([batch.user, layers.n_users + items_T]))
     users_BF, items_TF = torch.split(factors_RF, [len(batch.user), count + own])
     place_BP = torch.arange(count, count + own, device=items_T.device).view_as(batch.positive)
     return users_BF, items_TF, place_BP, count

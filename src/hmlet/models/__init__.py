@@ -10,19 +10,19 @@ from typing import TypeVar, get_args
 import torch
 
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
 from hmlet.models.base import (
-    BY_PRODUCT,
     NOISE_FREE,
     EmbeddingConfig,
     GraphModelConfig,
     ItemWeights,
+    Joined,
+    Layers,
     Model,
     ModelConfig,
     Newcomer,
+    NodeTensor,
     Pass,
     Product,
-    Scoring,
     Side,
     Views,
 )
@@ -38,6 +38,7 @@ from hmlet.models.mf import BPRMF
 from hmlet.models.ngcf import NGCF
 from hmlet.models.pinsage import PinSage
 from hmlet.models.popularity import Popularity
+from hmlet.models.scores import BY_PRODUCT, Scores, Scoring
 from hmlet.models.wrmf import WRMF
 
 __all__ = [
@@ -50,12 +51,15 @@ __all__ = [
     "EmbeddingConfig",
     "GraphModelConfig",
     "ItemWeights",
+    "Joined",
     "Layers",
     "Model",
     "ModelConfig",
     "Newcomer",
+    "NodeTensor",
     "Pass",
     "Product",
+    "Scores",
     "Scoring",
     "Side",
     "Views",
@@ -82,18 +86,6 @@ for _model in (HMLET, LightGCN, LRGCCF, NGCF, GCMC, PinSage, BPRMF, WRMF, Popula
     register(_model)
 
 
-def build(
-    config: ModelConfig,
-    graph: Graph,
-    generator: torch.Generator,
-    scoring: Scoring = BY_PRODUCT,
-) -> Model:
-    """A freshly initialised model for a graph; every initial number comes from the generator.
-
-    `scoring` is what its scores are made of, as the loss says (`Recipe`).
-    """
-    model = MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config
-    model.similarity = scoring.similarity
-    if scoring.with_popularity:
-        model.add_popularity(scoring.popularity_weight, graph, scoring.popularity_learned)
-    return model
+def build(config: ModelConfig, graph: Graph, generator: torch.Generator) -> Model:
+    """A freshly initialised model for a graph; every initial number comes from the generator."""
+    return MODELS[config.name](config, graph, generator)  # type: ignore[arg-type]  # each takes its own config

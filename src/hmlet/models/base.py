@@ -23,15 +23,14 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.layers import JoinedBy, Layers, Similarity
+from hmlet.graph.kernels import Product as Product
+from hmlet.graph.layers import Joined as Joined
+from hmlet.graph.layers import Layers as Layers
 from hmlet.graph.work import INDEX, Part
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
 Side = Literal["user", "item"]
-POPULARITY = "popularity"  # what popularity adds to the items' scores: a parameter where it is learned, else a buffer
-Product = Callable[[Tensor], Tensor]
-"""Â x for an N × D tensor: an Operator of kernels, whole or with dropped edges."""
 
 
 class ModelConfig(Section):
@@ -44,7 +43,6 @@ class ModelConfig(Section):
     splits: ClassVar[bool] = True  # whether ranks can share its columns
     compared_losses: ClassVar[tuple[str, ...]] = ()  # that a training by the default rule chooses from on validation
     step_share: ClassVar[float] = 0.25  # of the default rule's step size: dense layers and narrow sums bear less
-    propagates: ClassVar[bool] = False  # whether its layers are made by products with Â
     if_memory_is_short: ClassVar[str] = ""  # what to do about it, in words
 
     if TYPE_CHECKING:  # each model declares its own names, last among its fields
@@ -139,7 +137,6 @@ class EmbeddingConfig(ModelConfig):
 class GraphModelConfig(EmbeddingConfig):
     """What every model that propagates over the graph has."""
 
-    propagates: ClassVar[bool] = True
     if_memory_is_short: ClassVar[str] = "lower model.embedding_size or model.layers"
 
     layers: Depth = 4
@@ -179,6 +176,14 @@ class Newcomer(NamedTuple):
     nobody: float = 0.0  # every number of the factor of someone without neighbours
 
 
+class NodeTensor(NamedTuple):
+    """A tensor with rows of their own for nodes."""
+
+    shape: tuple[int, ...]
+    rows: Literal["nodes", "users", "items"] = "nodes"
+    redrawn: bool = False  # whether another graph makes it anew, and nothing of it is learned
+
+
 class ItemWeights(NamedTuple):
     """W of an item-item model: item j scores Σ W_ij over the items i of a user's history."""
 
@@ -204,44 +209,27 @@ class Model(nn.Module, ABC):
 
     Config: ClassVar[type[ModelConfig]]
     self_loops: ClassVar[bool] = False  # whether Â is normalised with self-loops
-    propagates_layers: ClassVar[bool] = True  # whether its i-th product multiplies the i-th layer that is read out
-    joined_by: JoinedBy = "mean"  # how the layers become a factor
-    factor_scale: float = 1.0  # of concatenated layers
-    similarity: Similarity = "dot"  # what its scores are, as the loss that trains it says
-    ranks: Ranks = ALONE  # who has the other columns of its embeddings
+    propagated: ClassVar[Literal["layers", "hidden"] | None] = "layers"
+    """What its i-th product with Â multiplies: the i-th layer that is read out, something else, or nothing."""
+    joined: Joined = Joined("mean")  # how the layers become a factor
 
     def __init__(self, config: EmbeddingConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__()
+        self.config: ModelConfig = config
         self.n_users, self.n_items = graph.n_users, graph.n_items
         initial_ND = torch.empty(graph.n_nodes, config.embedding_size)
         initial_ND.normal_(0.0, config.initial_deviation, generator=generator)
-        self.embedding = nn.Parameter(initial_ND)
+        self.embedding: Tensor = nn.Parameter(initial_ND)
 
     @abstractmethod
     def propagate(self, product: Product, how: Pass) -> Layers:
-        """Every layer's embeddings, joined as this model joins them: `return self.layers([...])`."""
+        """Every layer's embeddings, e⁰ first, joined as this model joins them: `return self.readout(layers, how)`."""
 
-    def layers(self, embeddings_ND: Sequence[Tensor], gates: dict[int, Tensor] | None = None) -> Layers:
-        return Layers(
-            embeddings_ND,
-            self.embedding,
-            gates or {},
-            self.joined_by,
-            self.factor_scale,
-            self.similarity,
-            self.popularity_I,
-            self.ranks,
-        )
-
-    def factors(self, product: Product, how: Pass = NOISE_FREE) -> tuple[Tensor, Tensor]:
-        """The finished factors of users (U × F) and items (I × F)."""
-        all_NF = self.propagate(product, how).ranked()
-        return all_NF[: self.n_users], all_NF[self.n_users :]
-
-    @property
-    def popularity_I(self) -> Tensor | None:
-        """What an item's popularity adds to its scores; None: nothing."""
-        return self._buffers.get(POPULARITY, self._parameters.get(POPULARITY))
+    def readout(
+        self, layers: Sequence[Tensor], how: Pass = NOISE_FREE, gates: Mapping[int, Tensor] | None = None
+    ) -> Layers:
+        """The layers with how they are joined, and what the gates chose: the probability of the non-linear branch."""
+        return Layers(layers, self.embedding, self.n_users, gates or {}, self.joined, how.ranks)
 
     def item_weights(self) -> ItemWeights | None:
         """What scores instead of factors; None: factors do."""
@@ -282,27 +270,9 @@ class Model(nn.Module, ABC):
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
-    def per_node(self) -> set[str]:
-        """The names of the tensors in the state that have a row for each node, or for each item."""
-        return {"embedding"} if self.popularity_I is None else {"embedding", POPULARITY}
-
-    def drawn_from_graph(self) -> set[str]:
-        """The names of those of `per_node` that another graph makes anew."""
-        return {POPULARITY} if POPULARITY in self._buffers else set()
-
-    def set_nodes(self, n_users: int, n_items: int, tensors: Mapping[str, Tensor]) -> None:
-        """Give the model other nodes: a tensor for each name of `per_node`."""
-        for name, tensor in tensors.items():
-            path, _, own = name.rpartition(".")
-            module = self.get_submodule(path)
-            before = getattr(module, own)
-            parameter = isinstance(before, nn.Parameter)
-            setattr(module, own, nn.Parameter(tensor, before.requires_grad) if parameter else tensor)
-        self.n_users, self.n_items = n_users, n_items
-
-    def node_shape(self, name: str, n_users: int, n_items: int) -> tuple[int, ...]:
-        """The shape that a tensor of `per_node` has for other nodes."""
-        return n_items if name == POPULARITY else n_users + n_items, *self.state_dict()[name].shape[1:]
+    def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
+        """The tensors of the state that have rows of their own for nodes, by name, as so many nodes would have them."""
+        return {"embedding": NodeTensor((n_users + n_items, self.embedding.shape[1]))}
 
     def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer | None:
         """How a node of a side that was not trained gets its factor from its neighbours', given all nodes of theirs.
@@ -311,65 +281,10 @@ class Model(nn.Module, ABC):
         """
         return None
 
-    def keep_columns(self, ranks: Ranks) -> Model:
-        """This model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
-        self.embedding = nn.Parameter(ranks.own_columns(self.embedding.detach()), self.embedding.requires_grad)
-        self.ranks = ranks
-        return self
 
-    def add_popularity(self, factor: float, graph: Graph, learned: bool = False) -> None:
-        """Add to every item's scores what `popularity_scores` says; if it is `learned`, training starts from that."""
-        count_I = torch.from_numpy(graph.degree[graph.n_users :])
-        added_I = popularity_scores(factor, count_I, count_I)
-        if learned:
-            self.register_parameter(POPULARITY, nn.Parameter(added_I))
-        else:
-            self.register_buffer(POPULARITY, added_I)
-
-    def weights(self) -> list[nn.Parameter]:
-        """Every trained parameter that does not belong to a node: those that may rest at first."""
-        own = self.per_node()
-        return [parameter for name, parameter in self.named_parameters() if name not in own]
-
-
-class Scoring(NamedTuple):
-    """What the loss decides of a model's scores."""
-
-    similarity: Similarity = "dot"
-    popularity_weight: float = 0.0
-    popularity_learned: bool = False
-
-    @property
-    def with_popularity(self) -> bool:
-        """Whether scores have a part for the item's popularity."""
-        return self.popularity_weight > 0 or self.popularity_learned
-
-
-BY_PRODUCT = Scoring()
-"""Scores that are the dot products of the model's own factors."""
-
-
-def popularity_scores(factor: float, count_B: Tensor, count_I: Tensor) -> Tensor:
-    """What popularity adds to the scores of items with so many training interactions each: B.
-
-    π ln(1 + d) less its mean over the training interactions of all items I: the same order and the same softmax as
-    without the mean, and nothing for the item of a typical interaction.
-    """
-    known_I = count_I.double()
-    mean = (known_I @ known_I.log1p()) / known_I.sum().clamp_min(1.0)
-    return (factor * (count_B.double().log1p() - mean)).float()
-
-
-def learned_popularity(start_B: Tensor, start_I: Tensor, learned_I: Tensor) -> Tensor:
-    """What popularity adds to the scores of new items: B.
-
-    It is on the line that fits best what training has made of the old items' start; of slope 1 where all start alike.
-    """
-    x_I, y_I = start_I.double(), learned_I.double()
-    around_I = x_I - x_I.mean()
-    spread = around_I @ around_I
-    slope = torch.where(spread > 1e-12, (around_I @ y_I) / spread.clamp_min(1e-12), 1.0)
-    return (y_I.mean() + slope * (start_B.double() - x_I.mean())).float()
+def by_rows(dense: Callable[[Tensor], Tensor], x_ND: Tensor, how: Pass) -> Tensor:
+    """A dense layer, which needs all columns of a row, of embeddings whose columns ranks may share."""
+    return how.ranks.columns(dense(how.ranks.rows(x_ND)), len(x_ND))
 
 
 def dropout(x_MD: Tensor, rate: float, how: Pass, n_nodes: int) -> Tensor:

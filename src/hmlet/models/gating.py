@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from hmlet.graph.kernels import dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu, part
+from hmlet.graph.kernels import dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu, probabilities, times
 from hmlet.graph.work import Part
 from hmlet.models.base import Pass, glorot
 from hmlet.system.ranks import Ranks
@@ -38,16 +38,12 @@ class Gate(nn.Module):
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         """The chosen embeddings (N × D) and the probability of the non-linear branch behind each choice (N)."""
         n_nodes, ranks = len(linear_ND), how.ranks
-        with part("matrix products"):
-            first = self.dense[0].to(linear_ND.dtype)
-        hidden_MH, linear_MD, nonlinear_MD = dense(ranks.rows(linear_ND), ranks.rows(nonlinear_ND), first)
+        hidden_MH, linear_MD, nonlinear_MD = dense(ranks.rows(linear_ND), ranks.rows(nonlinear_ND), self.dense[0])
         if ranks.size == 1:  # these are all nodes, and their gradients are added where the first layer makes them
             linear_ND, nonlinear_ND = linear_MD, nonlinear_MD
         logits_N2 = ranks.gather(self.logits(hidden_MH, how, n_nodes), n_nodes)
         choice_N2 = gumbel_softmax(logits_N2, how.temperature, how.hard, how.noise)
-        with part("mixture"):
-            probability_N = torch.softmax(logits_N2.detach(), dim=1)[:, NONLINEAR]
-        return mix(choice_N2, linear_ND, nonlinear_ND), probability_N
+        return mix(choice_N2, linear_ND, nonlinear_ND), probabilities(logits_N2)
 
     def logits(self, hidden_MH: Tensor, how: Pass, n_nodes: int) -> Tensor:
         """The MLP's output for the rank's nodes, from its first layer's: M × 2.
@@ -58,9 +54,7 @@ class Gate(nn.Module):
             return hidden_MH.to(self.bias.dtype) + self.bias
         *between, last = cast(Iterable[nn.BatchNorm1d], self.norm)
         for weight, norm in zip(list(self.dense)[1:-1], between, strict=True):
-            alive_MH = self._alive(hidden_MH, norm, how, n_nodes)
-            with part("matrix products"):
-                hidden_MH = alive_MH @ weight.to(hidden_MH.dtype)
+            hidden_MH = times(self._alive(hidden_MH, norm, how, n_nodes), weight)
         return head(self._alive(hidden_MH, last, how, n_nodes), self.dense[-1], self.bias)
 
     def _alive(self, hidden_MH: Tensor, norm: nn.BatchNorm1d, how: Pass, n_nodes: int) -> Tensor:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from hmlet.graph import Graph
-from hmlet.graph.kernels import part
-from hmlet.graph.layers import Layers
-from hmlet.models.base import GraphModelConfig, Model, Pass, Product, dropout, glorot
+from hmlet.graph.kernels import times
+from hmlet.models.base import GraphModelConfig, Joined, Layers, Model, Pass, Product, by_rows, dropout, glorot
 from hmlet.system.section import Rate
 
 
@@ -31,19 +31,18 @@ class GCMC(Model):
     """One graph convolution, symmetrically normalised as its paper allows, then one dense layer for both sides."""
 
     Config = GCMCConfig
-    joined_by = "last"
+    config: GCMCConfig
+    joined = Joined("last")
 
     def __init__(self, config: GCMCConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(config, graph, generator)
-        self.config = config
         size = config.embedding_size
         self.convolution = glorot(size, size, generator)
         self.dense = glorot(size, size, generator)
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        n_nodes = len(self.embedding)
-        messages_MD = dropout(how.ranks.rows(product(self.embedding)), self.config.hidden_dropout, how, n_nodes)
-        with part("matrix products"):
-            hidden_MD = torch.relu(messages_MD @ self.convolution.to(messages_MD.dtype))
-            factor_MD = hidden_MD @ self.dense.to(hidden_MD.dtype)
-        return self.layers([self.embedding, how.ranks.columns(factor_MD, n_nodes)])
+        def factors(near_MD: Tensor) -> Tensor:
+            messages_MD = dropout(near_MD, self.config.hidden_dropout, how, len(self.embedding))
+            return times(torch.relu(times(messages_MD, self.convolution)), self.dense)
+
+        return self.readout([self.embedding, by_rows(factors, product(self.embedding), how)], how)

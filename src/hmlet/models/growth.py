@@ -5,41 +5,39 @@ Legend: N nodes, D embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from hmlet.models.base import POPULARITY, Model, Product, learned_popularity
+from hmlet.models.base import Model
 
 RIDGE = 1e-2  # beside the mean diagonal of the normal equations
 
 
 @torch.no_grad()
-def grow(model: Model, product: Product, learned: Mapping[str, Tensor], n_users: int, n_items: int) -> None:
+def grow(
+    model: Model, product: Callable[[Tensor], Tensor], learned: Mapping[str, Tensor], n_users: int, n_items: int
+) -> None:
     """Give a freshly built model what a model of its first `n_users` users and `n_items` items has learned.
 
     `product` is Â of the grown graph without self-loops. A new node's e⁰ is a linear function of what its neighbours
     send it, Σ e⁰(v) / sqrt(d d_v), fitted by ridge regression on the old nodes of its side. A new node without an old
-    neighbour keeps its random e⁰. What popularity adds to a new item, if that is learned, follows from the old items'.
+    neighbour keeps its random e⁰.
     """
-    per_node, fresh = model.per_node(), model.drawn_from_graph()
-    state = model.state_dict()
+    state, of_nodes = model.state_dict(), model.node_tensors(model.n_users, model.n_items)
     old_N = torch.zeros(model.n_users + model.n_items, dtype=torch.bool, device=model.embedding.device)
     old_N[:n_users] = old_N[model.n_users : model.n_users + n_items] = True
+    rows = {"nodes": slice(None), "users": slice(model.n_users), "items": slice(model.n_users, None)}
     for name, tensor in learned.items():
-        if name not in per_node:
+        if name not in of_nodes:
             state[name].copy_(tensor)
-        elif name not in fresh:
-            old = old_N[-len(state[name]) :]  # the items are the last nodes, and some tensors have rows for them alone
-            if name == POPULARITY:
-                start_I = state[name].clone()
-                state[name][~old] = learned_popularity(start_I[~old], start_I[old], tensor.to(start_I))
-            state[name][old] = tensor.to(state[name])
+        elif not of_nodes[name].redrawn:
+            state[name][old_N[rows[of_nodes[name].rows]]] = tensor.to(state[name])
     _read_off_neighbours(model, product, old_N)
 
 
-def _read_off_neighbours(model: Model, product: Product, old_N: Tensor) -> None:
+def _read_off_neighbours(model: Model, product: Callable[[Tensor], Tensor], old_N: Tensor) -> None:
     """Replace the random e⁰ of new nodes that have old neighbours."""
     known_ND = torch.where(old_N[:, None], model.embedding, 0.0)
     sent_ND = product(known_ND).double()

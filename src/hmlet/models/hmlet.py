@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from hmlet.errors import ConfigError
 from hmlet.graph import Graph
-from hmlet.graph.kernels import Activation, fork
-from hmlet.graph.layers import Layers
+from hmlet.graph.kernels import Activation
 from hmlet.graph.work import Part
-from hmlet.models.base import NOISE_FREE, GraphModelConfig, Model, Pass, Product
+from hmlet.models.base import NOISE_FREE, GraphModelConfig, Joined, Layers, Model, NodeTensor, Pass, Product
 from hmlet.models.gating import Gate, RandomGate, gate_weights, gate_work
 from hmlet.system.section import Rate
 
@@ -153,12 +152,12 @@ class HMLET(Model):
     """HMLET in any of its variants: All, Front, Middle and End are tables of gate types."""
 
     Config = HmletConfig
+    config: HmletConfig
 
     def __init__(self, config: HmletConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(config, graph, generator)
-        self.config = config
         if config.readout == "layerwise":  # all layers side by side with β = 1 / (K + 1), shared by both factors
-            self.joined_by, self.factor_scale = "concatenation", (config.layers + 1) ** -0.5
+            self.joined = Joined("concatenation", (config.layers + 1) ** -0.5)
         self.activation = Activation(config.activation, config.leaky_slope)
         gated = [layer for layer, kind in enumerate(config.types, 1) if kind == "gated"]
         self.gates = nn.ModuleDict({str(layer): self._gate(generator) for layer in gated})
@@ -171,24 +170,19 @@ class HMLET(Model):
         return Gate(config.embedding_size, config.gate_hidden, config.gate_dropout, generator)
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        chosen_ND: Tensor = self.embedding
-        layers, gates = [chosen_ND], {}
+        layers: list[Tensor] = [self.embedding]
+        gates: dict[int, Tensor] = {}
         for layer, kind in enumerate(self.config.types, 1):
-            linear_ND, layers[-1] = fork(product, chosen_ND)
+            product.append(layers)  # eᴸ = Â eᴳ
             if kind == "linear":
-                chosen_ND = linear_ND
+                continue
+            bypassed = self.config.nonlinear_input == "bypassed" and layer == self.first_nonlinear
+            nonlinear_ND = self.activation.of(layers, 1 if bypassed else layer)  # eᴺ = φ(Â x), and Â x is a layer
+            if kind == "gated":
+                layers[layer], gates[layer] = self.gates[str(layer)](layers[layer], nonlinear_ND, how)
             else:
-                # At the first layer the bypassed Â e⁰ is the layer's own eᴸ.
-                if self.config.nonlinear_input == "bypassed" and 1 < layer == self.first_nonlinear:
-                    nonlinear_ND, layers[1] = self.activation.fork(layers[1])
-                else:
-                    nonlinear_ND, linear_ND = self.activation.fork(linear_ND)
-                if kind == "non-linear":
-                    chosen_ND = nonlinear_ND
-                else:
-                    chosen_ND, gates[layer] = self.gates[str(layer)](linear_ND, nonlinear_ND, how)
-            layers.append(chosen_ND)
-        return self.layers(layers, gates)
+                layers[layer] = nonlinear_ND
+        return self.readout(layers, how, gates)
 
     def training_pass(self, temperature: float | Tensor, generator: torch.Generator) -> Pass:
         return Pass(
@@ -209,6 +203,6 @@ class HMLET(Model):
         first = self.config.temperature_from or 0
         return temperature(self.config.temperature, (first + epoch) * self.config.temperature_speed)
 
-    def per_node(self) -> set[str]:
-        drawn = {f"gates.{layer}.choice_N2" for layer, gate in self.gates.items() if isinstance(gate, RandomGate)}
-        return {*super().per_node(), *drawn}
+    def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
+        drawn = [f"gates.{layer}.choice_N2" for layer, gate in self.gates.items() if isinstance(gate, RandomGate)]
+        return super().node_tensors(n_users, n_items) | dict.fromkeys(drawn, NodeTensor((n_users + n_items, 2)))

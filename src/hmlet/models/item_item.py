@@ -20,10 +20,8 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
 from hmlet.graph.work import FLOAT, INDEX, Part
-from hmlet.models.base import ItemWeights, Model, ModelConfig, Pass, Product
-from hmlet.system.ranks import Ranks
+from hmlet.models.base import ItemWeights, Layers, Model, ModelConfig, NodeTensor, Pass, Product
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -75,11 +73,12 @@ class ItemItem(Model):
         nn.Module.__init__(self)
         self.config, self.n_users, self.n_items = config, graph.n_users, graph.n_items
         self.register_buffer("embedding", torch.empty(graph.n_nodes, 0), persistent=False)  # nodes have none
-        for name, kind in (("values", torch.float32), ("items", torch.int32), ("offsets", torch.int64)):
-            self.register_buffer(name, torch.zeros(self.node_shape(name, graph.n_users, graph.n_items), dtype=kind))
+        kinds = {"values": torch.float32, "items": torch.int32, "offsets": torch.int64}
+        for name, tensor in self.node_tensors(graph.n_users, graph.n_items).items():
+            self.register_buffer(name, torch.zeros(tensor.shape, dtype=kinds[name]))
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        return Layers((), self.embedding)
+        return Layers((), self.embedding, self.n_users)
 
     def item_weights(self) -> ItemWeights:
         return ItemWeights(self.values, self.items, self.offsets)
@@ -126,16 +125,12 @@ class ItemItem(Model):
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
-    def per_node(self) -> set[str]:
-        return {"values", "items", "offsets"}
-
-    def node_shape(self, name: str, n_users: int, n_items: int) -> tuple[int, ...]:
-        if not self.config.sparse(n_items):
-            return (n_items, n_items) if name == "values" else (0,)
-        return (n_items + 1,) if name == "offsets" else (n_items * self.config.kept(n_items),)
-
-    def keep_columns(self, ranks: Ranks) -> Model:
-        return self
+    def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
+        shapes: dict[str, tuple[int, ...]] = {"values": (n_items, n_items), "items": (0,), "offsets": (0,)}
+        if self.config.sparse(n_items):
+            weights = (n_items * self.config.kept(n_items),)
+            shapes = {"values": weights, "items": weights, "offsets": (n_items + 1,)}
+        return {name: NodeTensor(shape, "items") for name, shape in shapes.items()}
 
 
 def blocks(n_items: int, length: int | None = None) -> Iterator[slice]:

@@ -5,15 +5,15 @@ E_{k+1} = S E_k W_k,  S = D̃^-1/2 (A + I) D̃^-1/2,  factor = E_0 ‖ E_1 ‖ �
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hmlet.graph import Graph
-from hmlet.graph.kernels import part
-from hmlet.graph.layers import Layers
-from hmlet.models.base import GraphModelConfig, Model, Pass, Product, glorot
+from hmlet.graph.kernels import times
+from hmlet.models.base import GraphModelConfig, Joined, Layers, Model, Pass, Product, by_rows, glorot
 from hmlet.system.section import Depth
 
 
@@ -33,11 +33,11 @@ class LRGCCF(Model):
 
     Config = LRGCCFConfig
     self_loops = True
-    joined_by = "concatenation"
+    config: LRGCCFConfig
+    joined = Joined("concatenation")
 
     def __init__(self, config: LRGCCFConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(config, graph, generator)
-        self.config = config
         size = config.embedding_size
         self.transforms = nn.ParameterList(
             glorot(size, size, generator) for _ in range(config.layers if config.transform else 0)
@@ -46,11 +46,7 @@ class LRGCCF(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         layers: list[Tensor] = [self.embedding]
         for layer in range(self.config.layers):
-            propagated_ND = product(layers[-1])
+            layers.append(product(layers[-1]))
             if self.config.transform:
-                own_MD = how.ranks.rows(propagated_ND)
-                with part("matrix products"):
-                    transformed_MD = own_MD @ self.transforms[layer].to(propagated_ND.dtype)
-                propagated_ND = how.ranks.columns(transformed_MD, len(propagated_ND))
-            layers.append(propagated_ND)
-        return self.layers(layers)
+                layers[-1] = by_rows(partial(times, weight_DH=self.transforms[layer]), layers[-1], how)
+        return self.readout(layers, how)

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hmlet.graph.layers import Layers
-from hmlet.models.base import EmbeddingConfig, Model, Newcomer, Pass, Product, Side
+from hmlet.models.base import EmbeddingConfig, Layers, Model, Newcomer, Pass, Product, Side
 
 
 class BPRConfig(EmbeddingConfig):
@@ -22,9 +21,10 @@ class BPRMF(Model):
     """Matrix factorisation trained on pairs: no propagation."""
 
     Config = BPRConfig
+    propagated = None
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        return self.layers([self.embedding])
+        return self.readout([self.embedding], how)
 
     def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer:
         """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:

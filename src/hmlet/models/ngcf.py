@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hmlet.graph import Graph
-from hmlet.graph.kernels import part
-from hmlet.graph.layers import Layers
-from hmlet.models.base import GraphModelConfig, Model, Pass, Product, dropout, glorot
+from hmlet.graph.kernels import times
+from hmlet.models.base import GraphModelConfig, Joined, Layers, Model, Pass, Product, dropout, glorot
 from hmlet.system.section import Depth, Rate
 
 
@@ -35,12 +34,12 @@ class NGCF(Model):
     """Each layer's output is dropped out and, for the factor, scaled to length one, as in its program."""
 
     Config = NGCFConfig
-    propagates_layers = False  # it propagates what is not normalised yet
-    joined_by = "concatenation"
+    config: NGCFConfig
+    propagated = "hidden"  # what is not normalised yet
+    joined = Joined("concatenation")
 
     def __init__(self, config: NGCFConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(config, graph, generator)
-        self.config = config
         size = config.embedding_size
         self.sums = nn.ParameterList(glorot(size, size, generator) for _ in range(config.layers))
         self.products = nn.ParameterList(glorot(size, size, generator) for _ in range(config.layers))
@@ -52,13 +51,10 @@ class NGCF(Model):
         layers: list[Tensor] = [self.embedding]
         for by_sum, by_product, bias in zip(self.sums, self.products, self.biases, strict=True):
             near_MD = rows(product(columns(hidden_MD, n_nodes)))
-            with part("matrix products"):
-                kind = near_MD.dtype
-                own_MD, bias_2D = hidden_MD.to(kind), bias.to(kind)
-                message_MD = (near_MD + own_MD) @ by_sum.to(kind) + bias_2D[0]
-                message_MD = message_MD + (near_MD * own_MD) @ by_product.to(kind) + bias_2D[1]
-            with part("BatchNorm, dropout, activation"):
-                hidden_MD = F.leaky_relu(message_MD, self.config.leaky_slope)
-                hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)
+            own_MD, bias_2D = hidden_MD.to(near_MD.dtype), bias.to(near_MD.dtype)
+            message_MD = times(near_MD + own_MD, by_sum) + bias_2D[0]
+            message_MD = message_MD + times(near_MD * own_MD, by_product) + bias_2D[1]
+            hidden_MD = F.leaky_relu(message_MD, self.config.leaky_slope)
+            hidden_MD = dropout(hidden_MD, self.config.message_dropout, how, n_nodes)
             layers.append(columns(F.normalize(hidden_MD, dim=1), n_nodes))
-        return self.layers(layers)
+        return self.readout(layers, how)

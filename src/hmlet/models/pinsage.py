@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
-from hmlet.models.base import GraphModelConfig, Model, Pass, Product, glorot
+from hmlet.models.base import GraphModelConfig, Joined, Layers, Model, NodeTensor, Pass, Product, glorot
 from hmlet.system.section import Depth
 
 
@@ -26,7 +25,6 @@ class PinSageConfig(GraphModelConfig):
     """PinSage: convolutions over importance-weighted neighbourhoods that random walks choose."""
 
     family: ClassVar[str] = "pinsage"
-    propagates: ClassVar[bool] = False  # its neighbourhoods are its own
     name: Literal["pinsage"] = "pinsage"
     layers: Depth = 2
     """K, how many times embeddings are propagated."""
@@ -46,14 +44,15 @@ class PinSage(Model):
     """Neighbourhoods are drawn once, when the model is made, and travel with its state."""
 
     Config = PinSageConfig
-    joined_by = "last"
+    config: PinSageConfig
+    propagated = None  # its neighbourhoods are its own
+    joined = Joined("last")
 
     neighbours_NT: Tensor
     importance_NT: Tensor
 
     def __init__(self, config: PinSageConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(config, graph, generator)
-        self.config = config
         size = config.embedding_size
         seed = int(torch.randint(2**62, (1,), generator=generator))
         neighbours_NT, importance_NT = neighbourhoods(graph, config, np.random.default_rng(seed))
@@ -77,13 +76,11 @@ class PinSage(Model):
             joined_MD = torch.relu(torch.addmm(join_bias, torch.cat([hidden_MD, rows(pooled_ND)], dim=1), join))
             hidden_MD = F.normalize(joined_MD, dim=1)
         factor_MD = torch.relu(torch.addmm(self.final_bias, hidden_MD, self.final[0])) @ self.final[1]
-        return self.layers([self.embedding, columns(factor_MD, n_nodes)])
+        return self.readout([self.embedding, columns(factor_MD, n_nodes)], how)
 
-    def per_node(self) -> set[str]:
-        return {*super().per_node(), *self.drawn_from_graph()}
-
-    def drawn_from_graph(self) -> set[str]:
-        return {*super().drawn_from_graph(), "neighbours_NT", "importance_NT"}
+    def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
+        drawn = NodeTensor((n_users + n_items, self.config.neighbours), redrawn=True)
+        return super().node_tensors(n_users, n_items) | {"neighbours_NT": drawn, "importance_NT": drawn}
 
 
 def neighbourhoods(

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
-from hmlet.models.base import Model, ModelConfig, Newcomer, Pass, Product, Side
+from hmlet.models.base import Joined, Layers, Model, ModelConfig, Newcomer, Pass, Product, Side
 
 
 class PopularityConfig(ModelConfig):
@@ -27,15 +26,16 @@ class Popularity(Model):
     """Factors of one number: 1 for a user, the number of interactions for an item."""
 
     Config = PopularityConfig
-    joined_by = "last"
+    propagated = None
+    joined = Joined("last")
 
     def __init__(self, config: PopularityConfig, graph: Graph, generator: torch.Generator) -> None:
         nn.Module.__init__(self)
-        self.n_users, self.n_items = graph.n_users, graph.n_items
+        self.config, self.n_users, self.n_items = config, graph.n_users, graph.n_items
         self.embedding = nn.Parameter(torch.zeros(graph.n_nodes, 1), requires_grad=False)
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        return self.layers([self.embedding])
+        return self.readout([self.embedding], how)
 
     def solve(self, train: Csr) -> float:
         """Count."""

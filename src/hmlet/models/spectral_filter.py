@@ -5,6 +5,7 @@ Legend: I items, N nodes, D vectors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -16,11 +17,13 @@ from hmlet.data import Csr
 from hmlet.graph import Graph, propagator
 from hmlet.graph.spectral import EXTRA, ROUNDS, right_singular_vectors
 from hmlet.graph.work import FLOAT, Part
-from hmlet.models.base import Product
 from hmlet.models.item_item import ItemItem, ItemItemConfig
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+
+
+Product = Callable[[Tensor], Tensor]
 
 
 class SpectralFilterConfig(ItemItemConfig):

@@ -23,10 +23,9 @@ from torch.nn.functional import embedding
 from hmlet.data import Csr
 from hmlet.errors import TrainingError
 from hmlet.graph import Graph
-from hmlet.graph.layers import Layers
 from hmlet.graph.ordering import stable_order
 from hmlet.graph.work import FLOAT, Part
-from hmlet.models.base import EmbeddingConfig, Model, Newcomer, Pass, Product, Side
+from hmlet.models.base import EmbeddingConfig, Layers, Model, Newcomer, Pass, Product, Side
 
 BLOCK = 2**21  # floats of the neighbours' factors that are gathered at once
 PIECE = 2**13  # rows that are in float64 at once
@@ -66,14 +65,15 @@ class WRMF(Model):
     """Factors that alternating least squares improves; nothing here has a gradient."""
 
     Config = WRMFConfig
+    config: WRMFConfig
+    propagated = None
 
     def __init__(self, config: WRMFConfig, graph: Graph, generator: torch.Generator) -> None:
         super().__init__(config, graph, generator)
-        self.config = config
         self.embedding.requires_grad_(False)
 
     def propagate(self, product: Product, how: Pass) -> Layers:
-        return self.layers([self.embedding])
+        return self.readout([self.embedding], how)
 
     def solve(self, train: Csr) -> float:
         """One exact solution of the users given the items, then of the items given the users; returns the loss.

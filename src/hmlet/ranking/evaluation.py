@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from hmlet.data import Csr, Dataset
+from hmlet.data.interactions import Ints
 from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.ranking.metrics import METRICS, per_user
-from hmlet.ranking.scoring import Scorer, Users, completed, scorer_of
-from hmlet.ranking.top_k import NO_ITEM, Indices, Ranked, candidate_bytes, top_k
+from hmlet.ranking.scoring import Scorer, Users, completed, factor_scorer, rows_of
+from hmlet.ranking.top_k import NO_ITEM, Indices, Ranked, top_k
 from hmlet.system.frames import Framed
 from hmlet.system.progress import Advance, silent
 from hmlet.system.ranks import ALONE, Ranks
@@ -28,9 +29,8 @@ from hmlet.system.spelling import option
 Result = TypeVar("Result")
 MASKS = {"train": ("train",), "train+valid": ("train", "valid"), "all": ("train", "valid", "test")}
 KNOWN = "all"  # the mask of every list for a user, who has these items already; `evaluate` follows the paper
-# Of a block's scores: what stays in a CPU's cache, and is small beside a GPU's memory; then of its candidates' factors.
+# Of a block's scores: what stays in a CPU's cache, and is small compared with a GPU's memory.
 BLOCK_BYTES = {"cpu": 20 << 20, "cuda": 512 << 20}
-CANDIDATE_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 JOINED = 2048  # users whose metrics are computed together
 
 
@@ -98,7 +98,7 @@ def _parts(mask: str, possible: Iterable[str] = MASKS) -> tuple[str, ...]:
 
 
 def evaluate(
-    scored: tuple[Users, Tensor | Scorer[Users]],
+    scored: tuple[Users, Tensor | Scorer],
     data: Dataset,
     split: str = "valid",
     mask: str = "train",
@@ -113,7 +113,7 @@ def evaluate(
 
 
 def evaluate_at(
-    scored: tuple[Users, Tensor | Scorer[Users]],
+    scored: tuple[Users, Tensor | Scorer],
     data: Dataset,
     split: str,
     mask: str,
@@ -173,10 +173,9 @@ def _joined(blocks: Iterator[tuple[Indices, Ranked]]) -> Iterator[tuple[Indices,
         yield np.concatenate(users), torch.cat(items)
 
 
-def block_size(n_items: int, depth: int, k: int, device: str) -> int:
+def block_size(n_items: int, device: str) -> int:
     """How many users are ranked together on a kind of device."""
-    by_scores = BLOCK_BYTES[device] // max(1, 4 * n_items)
-    return max(1, min(by_scores, CANDIDATE_BYTES[device] // max(1, candidate_bytes(n_items, depth, k))))
+    return max(1, BLOCK_BYTES[device] // max(1, 4 * n_items))
 
 
 def blocks_at_once(users: int, size: int, device: str, ranks: Ranks = ALONE) -> int:
@@ -188,7 +187,7 @@ def blocks_at_once(users: int, size: int, device: str, ranks: Ranks = ALONE) -> 
 
 def rank_blocks(
     everyone: Users,
-    items: Tensor | Scorer[Users],
+    items: Tensor | Scorer,
     users: Indices,
     k: int,
     seen: Csr | None,
@@ -202,27 +201,23 @@ def rank_blocks(
     Of several ranks each ranks its share of a block, and all of them get the whole block's lists. Users' factors may
     be the rank's own columns, `width` of each layer: a block's are then exchanged, so that no rank holds all of them.
     """
-    scorer = scorer_of(items, repeatedly=True)
+    scorer = factor_scorer(items) if isinstance(items, Tensor) else items
     device = scorer.device
-    size = block_size(scorer.n_items, scorer.depth, k, device.type)
+    size = block_size(scorer.n_items, device.type)
     at_once = blocks_at_once(len(users), size, device.type, ranks)
-    rooms = [scorer.room(min(size, len(users))) for _ in range(at_once)]
 
     def rank(block: Indices, own: Indices, users_B: Users) -> tuple[Indices, Ranked]:
-        pairs = None if seen is None else _pairs(seen, own, device)
-        room = rooms.pop()
-        try:
-            return block, top_k(users_B, scorer, k, pairs, allowed_I, room)
-        finally:
-            rooms.append(room)  # after an error too: otherwise the next block would find no buffer, and hide the error
+        return block, top_k(users_B, scorer, k, None if seen is None else _rows(seen, own), allowed_I)
 
     def calls() -> Iterator[Callable[[], tuple[Indices, Ranked]]]:
         for start in range(0, len(users), size * ranks.size):
             block = users[start : start + size * ranks.size]
             own = block[ranks.own_rows(len(block))]
-            users_B = everyone[torch.from_numpy(own if width is None else block).to(device)]
-            if width is not None:  # users are factors, whose columns ranks share
-                users_B = completed(ranks.own_whole(users_B, width), scorer.depth)  # type: ignore[assignment, arg-type]
+            if width is None:
+                users_B = rows_of(everyone, own)
+            else:  # users are factors, whose columns ranks share
+                part_BF = everyone[torch.from_numpy(block).to(device)]
+                users_B = completed(ranks.own_whole(part_BF, width), scorer.depth)
             yield partial(rank, block, own, users_B)
 
     for block, ranked in _side_by_side(calls(), at_once):
@@ -257,13 +252,10 @@ def _side_by_side(calls: Iterator[Callable[[], Result]], threads: int) -> Iterat
         torch.set_num_threads(before)
 
 
-def _pairs(seen: Csr, block: Indices, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The (row in the block, item) pairs of a CSR's rows."""
-    counts = seen.indptr[block + 1] - seen.indptr[block]
-    rows = np.repeat(np.arange(len(block)), counts)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    items = seen.items[seen.indptr[block][rows] + within]
-    return torch.from_numpy(rows).to(device), torch.from_numpy(items.astype(np.int64)).to(device)
+def _rows(csr: Csr, users: Indices) -> list[Ints]:
+    """The items of each of some users."""
+    bounds = zip(csr.indptr.take(users).tolist(), csr.indptr.take(users + 1).tolist(), strict=True)
+    return [csr.items[start:end] for start, end in bounds]
 
 
 class Membership:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -23,6 +24,9 @@ from torch.nn.functional import embedding_bag
 from hmlet.data import Csr
 from hmlet.graph.kernels import multiplies_bfloat16
 from hmlet.models import ItemWeights
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,10 @@ class Histories:
         return Histories(self.items_E[within_E + (first_B - offsets[:-1]).repeat_interleave(count_B)], offsets)
 
     @property
+    def device(self) -> torch.device:
+        return self.offsets.device
+
+    @property
     def counts_B(self) -> Tensor:
         return self.offsets.diff()
 
@@ -59,58 +67,58 @@ class Histories:
 
 
 SUMMED = 256  # rows of the weights that are added in float64 together
-Users = TypeVar("Users", Tensor, Histories)
-"""One row for each user: its factor, or its history."""
+OVERFLOW = 1e30  # the bound of scores that a float32 may not hold
+FEW = 4  # users for whom one product costs a CPU less than one each
+PIECE = 1 << 18  # numbers that a BLAS multiplies on the calling thread; waking others would cost more than it saves
+Users = Any
+"""One row for each user: its factor, of either library, or its history."""
 
 
-class Scorer(ABC, Generic[Users]):
-    """The items, as far as scoring them for users needs them."""
+class Scorer(ABC):
+    """The items, as far as scoring them for users needs them.
+
+    Users are one row each: factors or histories. On a CPU, factors, scores and bounds may be arrays of NumPy, whose
+    steps cost less than PyTorch's where users are few.
+    """
 
     n_items: int
     device: torch.device
-    depth: int  # numbers that a score is the sum of, typically: a user's ranking holds this many for each candidate
+    on_host: bool = False  # whether NumPy ranks
+    depth: int  # numbers that a score is the sum of, typically
 
     @abstractmethod
-    def rough(self, users: Users, room: Tensor | None) -> Tensor:
-        """Every item's score, in `room` where that saves time: B × I. Those in float64 are exact already."""
+    def rough(self, users: Any) -> tuple[Any, Any]:
+        """Every item's score (B × I), and a bound on the error of each user's in float64 (B).
+
+        The bound allows for one more rounding of a score, of the user's length times the longest item at most. It is
+        OVERFLOW at least, or not a number, if one of the scores may be infinite or not a number.
+        """
 
     @abstractmethod
-    def exact(self, users: Users, items_BC: Tensor | None) -> Tensor:
-        """The scores of some items (all of them without any) in float64: B × C."""
-
-    @abstractmethod
-    def rounding(self, users: Users) -> Tensor:
-        """A bound on the error of each user's rough scores, in float64: B."""
-
-    score_bytes: ClassVar[int] = 4  # of a rough score
-
-    @staticmethod
-    def candidates(k: int) -> int:
-        """How many of the best rough scores to compute exactly for a list of k, so that few lists are in doubt."""
-        return k + max(4, k // 4)
-
-    @property
-    def finer(self) -> Scorer[Users] | None:
-        """A scorer with smaller errors, which ranks the lists that this one leaves in doubt; None if there is none."""
-        return None
-
-    def room(self, rows: int) -> Tensor | None:
-        """Memory for `rows` users' rough scores, for a CPU to use again and again."""
-        return None
+    def exact(self, users: Any, row_P: Any, item_P: Any) -> Any:
+        """The scores of some pairs of a user's row and an item in float64: P."""
 
 
-class FactorScorer(Scorer[Tensor]):
-    """Scores are dot products of a user's and an item's factor."""
+class FactorScorer(Scorer):
+    """Scores are dot products of a user's and an item's factor, in PyTorch on any device."""
 
-    def __init__(self, items_IF: Tensor, *, repeatedly: bool = False) -> None:
-        """Items by their factors. Who ranks them `repeatedly` has a CPU read them in the order that it prefers."""
-        self.items_IF = items_IF
+    def __init__(self, items_IF: Tensor) -> None:
+        self.items_IF = items_IF.detach()
         self.n_items, self.depth = items_IF.shape
         self.device = items_IF.device
-        room = scores_room(self.depth, items_IF) if repeatedly else None
-        self.items_FI = items_IF.T if room is None else room.copy_(items_IF.T)
 
-    @property
+    def rough(self, users: Users) -> tuple[Any, Any]:
+        return torch.mm(users, self.items_IF.T), self.bound(users.double().norm(dim=1), self.steepness)
+
+    def exact(self, users: Users, row_P: Any, item_P: Any) -> Any:
+        users_PF = users.double().index_select(0, row_P)
+        return self.items_IF.index_select(0, item_P).double().mul_(users_PF).sum(dim=1)
+
+    def bound(self, length_B: Any, steepness: float) -> Any:
+        """Of rounding, and of numbers too small for the type, which may count as 0."""
+        return length_B * steepness + (self.lost * steepness + self.depth * torch.finfo(torch.float32).tiny)
+
+    @cached_property
     def lost(self) -> float:
         """A norm in float32 is short by at most this much where its squares vanish."""
         return float((self.depth * torch.finfo(torch.float32).tiny) ** 0.5)
@@ -122,72 +130,60 @@ class FactorScorer(Scorer[Tensor]):
 
     @cached_property
     def steepness(self) -> float:
-        """The bound on a score's error, for each unit of the user's length."""
+        """The bound on a score's error, for each unit of the user's length: eight times what sums of F may lose."""
         return self.depth * 4 * torch.finfo(torch.float32).eps * self.longest
 
-    def rough(self, users: Tensor, room: Tensor | None) -> Tensor:
-        return torch.mm(users, self.items_FI, out=None if room is None else room[: len(users)])
 
-    def exact(self, users: Tensor, items_BC: Tensor | None) -> Tensor:
-        if items_BC is None:
-            return torch.stack([(self.items_IF.double() * user_F).sum(dim=1) for user_F in users.double()])
-        items_BCF = self.items_IF.index_select(0, items_BC.flatten()).view(*items_BC.shape, self.depth)
-        exact_BC: Tensor = items_BCF.double().mul_(users.double()[:, None, :]).sum(dim=2)
-        return exact_BC
-
-    def rounding(self, users: Tensor) -> Tensor:
-        """Of rounding, and of products too small for the type."""
-        length_B = users.norm(dim=1).double() + self.lost
-        error_B: Tensor = length_B * self.steepness + self.depth * torch.finfo(torch.float32).tiny
-        return error_B
-
-    def room(self, rows: int) -> Tensor | None:
-        return scores_room(rows, self.items_IF)
-
-
-class BriefScorer(FactorScorer):
-    """The same with rough scores in bfloat16, for processors that multiply it: a quarter of the time of float32.
-
-    Rounding adds a short vector to a factor, and the Cauchy-Schwarz inequality bounds what that does to a score.
-    """
-
-    score_bytes = 2
+class HostFactorScorer(FactorScorer):
+    """The same in NumPy on a CPU. For several users, rough scores are in bfloat16 if the processor multiplies it, which
+    takes a quarter of the time of float32."""
 
     def __init__(self, items_IF: Tensor) -> None:
         super().__init__(items_IF)
-        self.brief_IF = items_IF.bfloat16()
+        self.on_host, self.items = True, self.items_IF.numpy()
+        self.narrow = multiplies_bfloat16(self.device)
+
+    def rough(self, users: Users) -> tuple[Any, Any]:
+        wide = users.astype(np.float64)
+        length_B = np.sqrt(np.vecdot(wide, wide))
+        if self.narrow and len(users) > 1:
+            users_BF = torch.from_numpy(users).bfloat16()
+            return torch.mm(users_BF, self.brief_IF.T), self.bound(length_B, self.brief_steepness)
+        if len(users) >= FEW:
+            scores = torch.mm(torch.from_numpy(users), self.items_IF.T).numpy()
+        else:
+            scores = np.empty((len(users), self.n_items), dtype=np.float32)
+            for user_F, scores_I in zip(users, scores, strict=True):
+                _multiply(self.items, user_F, scores_I)
+        return scores, self.bound(length_B, self.steepness)
+
+    def exact(self, users: Users, row_P: Any, item_P: Any) -> Any:
+        users_PF = users.astype(np.float64).take(row_P, axis=0)
+        return np.add.reduce(self.items.take(item_P, axis=0) * users_PF, axis=1)
 
     @cached_property
-    def steepness(self) -> float:
-        """For each unit of a user's length: what float32's sums lose, and the rounding of the user and of the items."""
+    def brief_IF(self) -> Tensor:
+        return self.items_IF.bfloat16()
+
+    @cached_property
+    def brief_steepness(self) -> float:
+        """The same in bfloat16. Rounding adds at most half a digit to a user's factor, to an item's, and to the score,
+        which the Cauchy-Schwarz inequality bounds by the product of their lengths."""
         half_digit = torch.finfo(torch.bfloat16).eps / 2
-        lost_by_items = (self.items_IF - self.brief_IF).norm(dim=1).max() if self.n_items else torch.zeros(())
-        return super().steepness + half_digit * self.longest + (1 + half_digit) * (float(lost_by_items) + self.lost)
-
-    @cached_property
-    def finer(self) -> FactorScorer:
-        return FactorScorer(self.items_IF)
-
-    @staticmethod
-    def candidates(k: int) -> int:
-        return k + max(16, k // 2)
-
-    def rough(self, users: Tensor, room: Tensor | None) -> Tensor:
-        return torch.mm(users.bfloat16(), self.brief_IF.T, out=None if room is None else room[: len(users)])
-
-    def room(self, rows: int) -> Tensor | None:
-        return scores_room(rows, self.brief_IF)
+        steepness = self.steepness + 3 * half_digit * (1 + 2 * half_digit) * self.longest
+        return max(steepness, OVERFLOW / 1e38)  # of float32, whose largest numbers bfloat16 cannot hold
 
 
-def repeated_scorer(items_IF: Tensor) -> FactorScorer:
-    """The fastest scorer for factors that are ranked again and again."""
-    kind = repeated_kind(items_IF.device)
-    return kind(items_IF) if kind is BriefScorer else kind(items_IF, repeatedly=True)
-
-
-def repeated_kind(device: torch.device) -> type[FactorScorer]:
-    """What `repeated_scorer` makes of factors on a device."""
-    return BriefScorer if multiplies_bfloat16(device) else FactorScorer
+def _multiply(
+    items_IF: npt.NDArray[np.float32], user_F: npt.NDArray[np.float32], scores_I: npt.NDArray[np.float32]
+) -> None:
+    """Write the scores of all items for one user."""
+    n_items, size = items_IF.shape
+    rows = max(1, PIECE // size)
+    pieces = n_items // rows
+    whole = pieces * rows
+    np.matmul(items_IF[:whole].reshape(pieces, rows, size), user_F, out=scores_I[:whole].reshape(pieces, rows))
+    np.matmul(items_IF[whole:], user_F, out=scores_I[whole:])
 
 
 def completed(users_BF: Tensor, depth: int) -> Tensor:
@@ -195,7 +191,7 @@ def completed(users_BF: Tensor, depth: int) -> Tensor:
     return torch.nn.functional.pad(users_BF, (0, depth - users_BF.shape[1]), value=1.0)
 
 
-class HistoryScorer(Scorer[Histories]):
+class HistoryScorer(Scorer):
     """Scores are sums of weights: item j scores Σ W_ij over the user's items i. A user without items gets its mean
     score, as if every user were asked."""
 
@@ -210,13 +206,12 @@ class HistoryScorer(Scorer[Histories]):
     def mean_I(self) -> Tensor:
         """Every item's mean score, in float64."""
 
-    def _completed(self, scores_BC: Tensor, users: Histories, items_BC: Tensor | None = None) -> Tensor:
-        """Scores with those for users without items."""
+    def _completed(self, scores: Tensor, users: Histories, items_B: Tensor | None = None) -> Tensor:
+        """Scores, of all items or of one for each user, with those for users without items."""
         nobody_B = users.counts_B == 0
         if nobody_B.any():
-            mean_BC = self.mean_I if items_BC is None else self.mean_I[items_BC[nobody_B]]
-            scores_BC[nobody_B] = mean_BC.to(scores_BC.dtype)
-        return scores_BC
+            scores[nobody_B] = (self.mean_I if items_B is None else self.mean_I[items_B[nobody_B]]).to(scores.dtype)
+        return scores
 
 
 class WeightScorer(HistoryScorer):
@@ -225,6 +220,7 @@ class WeightScorer(HistoryScorer):
     def __init__(self, weights_II: Tensor, histories: Histories) -> None:
         super().__init__(len(weights_II), histories)
         self.weights_II, self.device = weights_II, weights_II.device
+        self.on_host = self.device.type == "cpu"
 
     @cached_property
     def mean_I(self) -> Tensor:
@@ -239,19 +235,18 @@ class WeightScorer(HistoryScorer):
         """The largest weight of each item, whatever its sign."""
         return self.weights_II.abs().amax(dim=1).double() if self.n_items else self.weights_II.new_zeros(0).double()
 
-    def rough(self, users: Histories, room: Tensor | None) -> Tensor:
+    def rough(self, users: Users) -> tuple[Any, Any]:
         sums_BI = embedding_bag(users.items_E, self.weights_II, users.offsets, mode="sum", include_last_offset=True)
-        return self._completed(sums_BI, users)
+        return self._completed(sums_BI, users), self._error(users)
 
-    def exact(self, users: Histories, items_BC: Tensor | None) -> Tensor:
-        if items_BC is None:
-            return self._completed(_sums(self.weights_II[users.items_E].double(), users), users)
-        sums_BC = _sums(self.weights_II[users.items_E[:, None], items_BC[users.owner_E]].double(), users)
-        return self._completed(sums_BC, users, items_BC)
+    def exact(self, users: Users, row_P: Any, item_P: Any) -> Any:
+        asked, item_P = users[torch.as_tensor(row_P)], torch.as_tensor(item_P)
+        sums_P = _sums(self.weights_II[asked.items_E, item_P[asked.owner_E]].double(), asked)
+        return self._completed(sums_P, asked, item_P)
 
-    def rounding(self, users: Histories) -> Tensor:
-        """n numbers are added with an error of at most n ε times the sum of their magnitudes."""
-        magnitude_B = _sums(self.largest_I[users.items_E][:, None], users)[:, 0]
+    def _error(self, users: Histories) -> Tensor:
+        """n numbers are added with an error of at most n ε / 2 times the sum of their magnitudes."""
+        magnitude_B = _sums(self.largest_I[users.items_E], users)
         bound_B = 2 * torch.finfo(self.weights_II.dtype).eps * users.counts_B * magnitude_B
         nobody_B = users.counts_B == 0
         if nobody_B.any():
@@ -262,7 +257,7 @@ class WeightScorer(HistoryScorer):
 class SparseWeightScorer(HistoryScorer):
     """W is sparse, on the CPU: SciPy adds the weights in float64, in the order of the history."""
 
-    device = torch.device("cpu")
+    device, on_host = torch.device("cpu"), True
 
     def __init__(self, weights: ItemWeights, histories: Histories) -> None:
         from scipy.sparse import csr_matrix
@@ -276,59 +271,58 @@ class SparseWeightScorer(HistoryScorer):
     def mean_I(self) -> Tensor:
         return torch.from_numpy(self.weights.T @ self.users_I.numpy()) / self.n_users
 
-    def rough(self, users: Histories, room: Tensor | None) -> Tensor:
-        from scipy.sparse import csr_matrix
+    def rough(self, users: Users) -> tuple[Any, Any]:
+        """Exact already."""
+        sums_BI = torch.from_numpy((_chosen(users, self.n_items) @ self.weights).toarray())
+        return self._completed(sums_BI, users), np.zeros(len(users))
 
-        entries = np.ones(len(users.items_E)), users.items_E.numpy(), users.offsets.numpy()
-        sums_BI = csr_matrix(entries, shape=(len(users), self.n_items)) @ self.weights
-        return self._completed(torch.from_numpy(sums_BI.toarray()), users)
-
-    def exact(self, users: Histories, items_BC: Tensor | None) -> Tensor:
-        scores_BI = self.rough(users, None)
-        return scores_BI if items_BC is None else scores_BI.gather(1, items_BC)
-
-    def rounding(self, users: Histories) -> Tensor:
-        return torch.zeros(len(users), dtype=torch.float64)
+    def exact(self, users: Users, row_P: Any, item_P: Any) -> Any:
+        asked = users[torch.from_numpy(row_P)]
+        sums_PI = _chosen(asked, self.n_items) @ self.weights
+        sums_P = torch.from_numpy(np.asarray(sums_PI[np.arange(len(asked)), item_P]).ravel())
+        return self._completed(sums_P, asked, torch.from_numpy(item_P))
 
 
-Scored = tuple[Any, Scorer[Any]]
+def _chosen(users: Histories, n_items: int) -> csr_matrix:
+    """1 for each item of each user: B × I."""
+    from scipy.sparse import csr_matrix
+
+    entries = np.ones(len(users.items_E)), users.items_E.numpy(), users.offsets.numpy()
+    return csr_matrix(entries, shape=(len(users), n_items))
+
+
+Scored = tuple[Any, Scorer]
 """Users and what scores items for them: factors, or histories and weights."""
 
 
-def weight_scorer(weights: ItemWeights, histories: Histories) -> Scorer[Histories]:
+def weight_scorer(weights: ItemWeights, histories: Histories) -> Scorer:
     """The scorer of an item-item model, whose weights are whole or sparse."""
     if weights.sparse:
         return SparseWeightScorer(weights, histories)
     return WeightScorer(weights.values, histories.to(weights.values.device))
 
 
-def scored_by_weights(weights: ItemWeights, train: Csr) -> tuple[Histories, Scorer[Histories]]:
+def scored_by_weights(weights: ItemWeights, train: Csr) -> tuple[Histories, Scorer]:
     """Users' histories and the scorer of an item-item model: where whole weights are, or on the CPU for sparse ones."""
     histories = Histories.of(train)
     scorer = weight_scorer(weights, histories)
     return histories.to(scorer.device), scorer
 
 
-def _sums(values_EC: Tensor, users: Histories) -> Tensor:
-    """Each user's sum over its entries, one after the other, so that equal sums are equal to the last bit: B × C."""
-    if not len(values_EC):
-        return values_EC.new_zeros(len(users), values_EC.shape[1])
-    return torch.segment_reduce(values_EC, "sum", lengths=users.counts_B, axis=0, unsafe=True)
+def _sums(values_E: Tensor, users: Histories) -> Tensor:
+    """Each user's sum over its entries, one after the other, so that equal sums are equal to the last bit: B."""
+    if not len(values_E):
+        return values_E.new_zeros(len(users))
+    return torch.segment_reduce(values_E, "sum", lengths=users.counts_B, unsafe=True)
 
 
-def scorer_of(items: Tensor | Scorer[Users], *, repeatedly: bool = False) -> Scorer[Users]:
-    """Items as a scorer: a tensor is their factors, and its users are factors too."""
-    if not isinstance(items, Tensor):
-        return items
-    return repeated_scorer(items) if repeatedly else FactorScorer(items)  # type: ignore[return-value]
+def factor_scorer(items_IF: Tensor) -> FactorScorer:
+    """The scorer of items' factors, on their device."""
+    return (HostFactorScorer if items_IF.device.type == "cpu" else FactorScorer)(items_IF)
 
 
-def scores_room(rows: int, items_IF: Tensor) -> Tensor | None:
-    """Memory for `rows` rows of I, for a CPU to use again and again; None on a GPU, whose allocator keeps its own.
-
-    Rows begin on cache lines: a matrix product is the faster for it.
-    """
-    if items_IF.device.type != "cpu":
-        return None
-    line = 64 // items_IF.element_size()
-    return items_IF.new_empty(rows, -(-len(items_IF) // line) * line)[:, : len(items_IF)]
+def rows_of(everyone: Users, users: npt.NDArray[np.int64]) -> Users:
+    """Some users of all."""
+    if isinstance(everyone, Tensor) and everyone.device.type == "cpu":
+        return everyone.detach().numpy().take(users, axis=0)  # a tenth of the time of the same in PyTorch
+    return everyone[torch.from_numpy(users).to(everyone.device)]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hmlet.data import Dataset, Vocabulary
 from hmlet.data.interactions import Id
-from hmlet.ranking.top_k import NO_ITEM, Ranked
+from hmlet.ranking.top_k import Ranked
 from hmlet.recommend.naming import NamedItem, NamedUser
 from hmlet.system.frames import Framed
 
@@ -163,21 +163,22 @@ def ranked_schema(data: Dataset, *, named: bool = False) -> pa.Schema:
 
 def ranked_table(data: Dataset, block: npt.NDArray[np.int64], ranked: Ranked, *, named: bool = False) -> pa.Table:
     """A block's rows in order of user and rank; places that no item fills are left out."""
-    items_BK = ranked.items_BK.cpu().numpy()
-    row, place = np.nonzero(items_BK != NO_ITEM)
-    items, schema = pa.array(items_BK[row, place]), ranked_schema(data, named=named)
+    lists, schema = ranked.filled(), ranked_schema(data, named=named)
+    items, ends = pa.array(lists.items), lists.lengths.cumsum().repeat(lists.lengths)
     columns = [
-        data.users.ids.take(pa.array(block[row])),
+        data.users.ids.take(pa.array(block.repeat(lists.lengths))),
         data.items.ids.take(items),
-        pa.array(place + 1, pa.int32()),
-        pa.array(ranked.scores_BK.cpu().numpy()[row, place]),
+        pa.array(np.arange(1, len(items) + 1) - ends + lists.lengths.repeat(lists.lengths), pa.int32()),
+        pa.array(lists.scores),
     ]
     if named and data.items.names is not None:
         columns.append(data.items.names.take(items))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def scored_items(items: Vocabulary, indices: Sequence[int], scores: Sequence[float]) -> list[ScoredItem]:
+def scored_items(
+    items: Vocabulary, indices: Sequence[int] | npt.NDArray[np.int64], scores: Sequence[float]
+) -> list[ScoredItem]:
     """Items by their own ids, with their names if there are any, and their scores."""
     ids, names = items.ids_at(indices), items.names_at(indices)
     if names is None:

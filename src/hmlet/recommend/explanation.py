@@ -81,7 +81,7 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
         added = 0.0
     else:
         carried, score = _by_item(fold, user, item)
-        added = float(fold.factor(fold.graph.n_users + item)[-1]) if fold.recipe.scoring.with_popularity else 0.0
+        added = fold.scores.scoring.from_popularity(fold.factor(fold.graph.n_users + item))
         remainder = score - added - sum(part for _, part in carried)
         layers, gates = _by_layer(fold, user, item), _gates(fold, user, item)
     parts: Parts = {
@@ -101,7 +101,7 @@ def explanation(fold: FoldIn | HistoryFold, data: Dataset, user: int, item: int)
 def _by_layer(fold: FoldIn, user: int, item: int) -> list[LayerPart]:
     """Each of the user's layers' part of the score; their sum is the score without what popularity adds."""
     item_F = fold.factor(fold.graph.n_users + item).double()
-    shares = fold.model.layers([layer_ND[user][None] for layer_ND in fold.layers]).parts()
+    shares = fold.scores(fold.model.readout([layer_ND[user][None] for layer_ND in fold.layers])).parts()
     parts = [float(share_1D[0].double() @ item_F[: share_1D.shape[1]]) for share_1D in shares]
     return [{"layer": at, "contribution": part} for at, part in enumerate(parts)]
 

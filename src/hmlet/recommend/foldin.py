@@ -31,8 +31,8 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import Graph, propagator, training_graph
-from hmlet.models import Model, Newcomer, Pass, Side
-from hmlet.models.base import learned_popularity, popularity_scores
+from hmlet.graph.kernels import Operator, Product
+from hmlet.models import Model, Newcomer, Pass, Scores, Side
 from hmlet.models.growth import ridge
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import FACTORS, RunDirectory
@@ -72,6 +72,7 @@ class FoldIn:
 
     recipe: Recipe
     model: Model  # the trained weights, and no nodes
+    scores: Scores
     graph: Graph
     inputs: Sequence[Tensor]  # what each product of a propagation multiplies: N × D
     layers: Sequence[Tensor]  # what the readout joins, e⁰ first: N × D
@@ -87,18 +88,19 @@ class FoldIn:
         model, layers = load_model(directory, nodes=False), _layers(directory, recipe)
         ranked = model.ranking_pass(directory.record.best_epoch - 1, torch.Generator())
         how = replace(ranked, noise=None, dropout=None)
-        if not recipe.model.propagates:
+        if model.propagated is None:
             inputs = layers[-1:]
-        elif model.propagates_layers:
+        elif model.propagated == "layers":
             inputs = layers[:-1]
         else:  # what is read out is not what is propagated, which has to be made again
             inputs = _recorded(_twin(model, layers[0]), graph, how)
         factors = directory.factors()
-        width = model.layers([layer_ND[:1] for layer_ND in layers]).factors().shape[1] + recipe.scoring.with_popularity
+        scores = Scores.of_run(recipe.scoring, factors[1])
+        width = scores.of_users(model.readout([layer_ND[:1] for layer_ND in layers]).factors()).shape[1]
         if width != factors[0].shape[1]:
             wide = f"{factors[0].shape[1]} columns, and the layers make factors of {width}"
             raise directory.origin(FACTORS).fault(f": tensor 'users': it has {wide}")
-        return cls(recipe, model, graph, inputs, layers, factors, Choices.read(directory, graph.n_nodes), how)
+        return cls(recipe, model, scores, graph, inputs, layers, factors, Choices.read(directory, graph.n_nodes), how)
 
     @cached_property
     def scale_N(self) -> Tensor:
@@ -152,32 +154,24 @@ class FoldIn:
     @torch.no_grad()
     def propagate(self, lists: Lists, embedding_BD: Tensor, messages: list[Tensor] | None = None) -> Tensor:
         """The factors of newcomers whose e⁰ is given: the model's own propagation, with stored neighbours: B × F."""
-        if self.recipe.model.propagates:
+        if self.model.propagated:
             twin = _twin(self.model, embedding_BD)
             arriving = _Arrivals(self.messages(lists) if messages is None else messages, lists, twin)
             layers = twin.propagate(arriving, self.how)
         else:
-            layers = self.model.layers([embedding_BD])
-        factors_BF = replace(layers, popularity_I=self._popularity(lists)).ranked()
+            layers = self.model.readout([embedding_BD])
+        own_BF = self.scores(layers).factors()
+        if lists.side == "user":
+            factors_BF = self.scores.of_users(own_BF)
+        else:
+            count_I = torch.from_numpy(self.graph.degree[self.graph.n_users :])
+            factors_BF = self.scores.of_new_items(own_BF, lists.offsets.diff(), count_I)
         if not is_finite(factors_BF):
             raise RunError(
                 "this run's factors are so large that fold-in overflows",
                 "train again with a smaller train.learning_rate",
             )
         return factors_BF
-
-    def _popularity(self, lists: Lists) -> Tensor | None:
-        """What popularity adds to the newcomers' scores, those of them that are items; None: nothing."""
-        scoring = self.recipe.scoring
-        if not scoring.with_popularity:
-            return None
-        if lists.side == "user":
-            return torch.zeros(0)
-        count_B, count_I = lists.offsets.diff(), torch.from_numpy(self.graph.degree[self.graph.n_users :])
-        start_B, start_I = (
-            popularity_scores(scoring.popularity_weight, count, count_I) for count in (count_B, count_I)
-        )
-        return learned_popularity(start_B, start_I, self.factors[1][:, -1])
 
     def messages(self, lists: Lists) -> list[Tensor]:
         """Σ_v x_i(v) / sqrt(|N_new| d_v) for each input x_i: what Â would bring a newcomer."""
@@ -267,7 +261,7 @@ def own_items(graph: Graph, user: int) -> npt.NDArray[np.int64]:
     return graph.neighbours[bounds[0] : bounds[1]].astype(np.int64) - graph.n_users
 
 
-class _Arrivals:
+class _Arrivals(Product):
     """The product of a propagation in which only newcomers move: call i brings what the neighbours' layer i sends."""
 
     def __init__(self, messages: list[Tensor], lists: Lists, model: Model) -> None:
@@ -299,12 +293,18 @@ def _layers(directory: RunDirectory, recipe: Recipe) -> list[Tensor]:
 @torch.no_grad()
 def _recorded(model: Model, graph: Graph, how: Pass) -> list[Tensor]:
     """What each product of a whole propagation multiplies."""
-    operator = propagator(graph, torch.device("cpu"), self_loops=model.self_loops)
-    inputs: list[Tensor] = []
+    recorder = _Recorder(propagator(graph, torch.device("cpu"), self_loops=model.self_loops))
+    model.propagate(recorder, how)
+    return recorder.inputs
 
-    def product(x_ND: Tensor) -> Tensor:
-        inputs.append(x_ND.detach())
-        return operator.product(x_ND)
 
-    model.propagate(product, how)
-    return inputs
+class _Recorder(Product):
+    """A product that keeps what it multiplies."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.inputs: list[Tensor] = []
+
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        self.inputs.append(x_ND.detach())
+        return self.operator.product(x_ND)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Never
 
 import numpy as np
-import torch
 
 from hmlet.errors import ConfigError
 from hmlet.graph import Graph
@@ -20,7 +19,7 @@ class HistoryFold:
     """What FoldIn is for factor models. An existing user is ranked as a newcomer with the same items is."""
 
     graph: Graph
-    scorer: Scorer[Histories]
+    scorer: Scorer
 
     def users(self, lists: Sequence[Indices], may_be_empty: bool = False) -> Histories:
         """New users, each given by the items it has."""
@@ -45,11 +44,11 @@ class HistoryFold:
 
     def score(self, user: int, item: int) -> float:
         """The score of an item for a trained user."""
-        return float(self.scorer.exact(self.users([self.own_items(user)], True), torch.tensor([[item]])))
+        return float(self.scorer.exact(self.users([self.own_items(user)], True), np.array([0]), np.array([item])))
 
     def by_item(self, user: int, item: int) -> list[tuple[int, float]]:
         """What each of the user's items adds to the score, which is their sum; the largest first, whatever its sign."""
         own = np.asarray(self.own_items(user))
         alone = self.users([[each] for each in own])
-        weights = self.scorer.exact(alone, torch.full((len(own), 1), item))[:, 0].numpy()
+        weights = self.scorer.exact(alone, np.arange(len(own)), np.full(len(own), item)).numpy()
         return [(int(own[at]), float(weights[at])) for at in np.argsort(-np.abs(weights), kind="stable")]

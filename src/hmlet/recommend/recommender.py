@@ -19,12 +19,13 @@ from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError
 from hmlet.graph import training_graph
 from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
-from hmlet.ranking.scoring import Histories
-from hmlet.ranking.top_k import NO_ITEM, Ranked, allowed_items, similar, similar_histories, top_k
+from hmlet.ranking.scoring import Histories, rows_of
+from hmlet.ranking.top_k import Indices, Lists, allowed_items, similar, similar_histories, top_k
 from hmlet.recommend.answers import (
     Embeddings,
     Neighbourhoods,
     Neighbours,
+    Recommendation,
     Recommendations,
     ScoredItem,
     ScoredUser,
@@ -59,14 +60,20 @@ class Recommender(FinishedRun):
     ) -> Recommendations:
         """The top-k of users; items of the mask's parts are left out. `allow` and `deny` are lists of items."""
         indices = self.data.users.indices(users).astype(np.int64)
-        seen, allowed_I = seen_items(self.data, mask), self.allowed(allow, deny)
-        answers = Recommendations([], ranked_schema(self.data, named=True))
-        for block, ranked in rank_blocks(*self.scored, indices, list_length(k), seen, allowed_I):
-            answers += (
-                {"user": user, "items": items}
-                for user, items in zip(self.data.users.ids_at(block.tolist()), self._items(ranked), strict=True)
-            )
-        return answers
+        found = self.lists_of(indices, list_length(k), self.allowed(allow, deny), mask)
+        return Recommendations(found, ranked_schema(self.data, named=True))
+
+    def lists_of(
+        self, users: Indices, k: int, allowed_I: Tensor | None = None, mask: str = KNOWN
+    ) -> list[Recommendation]:
+        """What `recommend` answers, for users by their indices."""
+        ids, lists = self.data.users.ids_at(users), self._items(self.top(users, k, allowed_I, mask))
+        return [{"user": user, "items": items} for user, items in zip(ids, lists, strict=True)]
+
+    def top(self, users: Indices, k: int, allowed_I: Tensor | None = None, mask: str = KNOWN) -> Lists:
+        """The same with indices of items, and without names."""
+        blocks = rank_blocks(*self.scored, users, k, seen_items(self.data, mask), allowed_I)
+        return Lists.joined([ranked.filled() for _, ranked in blocks])
 
     def recommend_new(
         self,
@@ -77,13 +84,17 @@ class Recommender(FinishedRun):
         deny: Iterable[Id] | None = None,
     ) -> Recommendations:
         """The top-k of people the model has never seen, each given by the items it has; these are left out."""
-        lists = [np.unique(self.data.items.indices(each)) for each in item_lists]
-        newcomers = self.fold_in.users(lists)
-        rows = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
-        own = torch.from_numpy(rows), torch.from_numpy(np.concatenate([*lists, np.empty(0)]).astype(np.int64))
-        ranked = top_k(newcomers, self.scored[1], list_length(k), own, self.allowed(allow, deny))
+        lists = [self.data.items.indices(each).astype(np.int64) for each in item_lists]
+        found = self.lists_of_new(lists, list_length(k), self.allowed(allow, deny))
         schema = list_schema({"newcomer": pa.int64()}, "item", self.data.items)
-        return Recommendations(({"items": items} for items in self._items(ranked)), schema)
+        return Recommendations(({"items": items} for items in found), schema)
+
+    def lists_of_new(
+        self, item_lists: Iterable[Indices], k: int, allowed_I: Tensor | None = None
+    ) -> list[list[ScoredItem]]:
+        """What `recommend_new` answers, for people given by the indices of their items."""
+        lists = [np.unique(each) for each in item_lists]
+        return list(self._items(top_k(self.fold_in.users(lists), self.scored[1], k, lists, allowed_I).filled()))
 
     def recommend_all(
         self,
@@ -107,13 +118,14 @@ class Recommender(FinishedRun):
         user; they are no ratings.
         """
         users, items = as_pairs(pairs)
-        user_P = torch.from_numpy(self.data.users.indices(users).astype(np.int64))
-        item_P = torch.from_numpy(self.data.items.indices(items).astype(np.int64))
+        user_P = self.data.users.indices(users).astype(np.int64)
+        item_P = self.data.items.indices(items).astype(np.int64)
         everyone, scorer = self.scored
         found = [np.empty(0)]
         for start in range(0, len(user_P), PREDICTED):
             block = slice(start, start + PREDICTED)
-            found.append(scorer.exact(everyone[user_P[block]], item_P[block, None])[:, 0].cpu().numpy())
+            some = rows_of(everyone, user_P[block])
+            found.append(np.asarray(scorer.exact(some, np.arange(len(some)), item_P[block])))
         return np.concatenate(found)
 
     def embeddings(self) -> Embeddings:
@@ -138,11 +150,10 @@ class Recommender(FinishedRun):
         everyone, scorer = self.scored
         rows, k = _rows(self.data.items, item), list_length(k)
         if isinstance(everyone, Histories):
-            itself = torch.arange(len(rows)), rows
-            ranked = top_k(Histories(rows, torch.arange(len(rows) + 1)), scorer, k, itself)
+            ranked = top_k(Histories(rows, torch.arange(len(rows) + 1)), scorer, k, list(rows.numpy()[:, None]))
         else:
             ranked = similar(self.directions[1], rows, k)
-        lists = list(self._items(ranked))
+        lists = list(self._items(ranked.filled()))
         if _is_one(item):
             return Neighbours(lists[0], "item", list_schema({}, "item", self.data.items))
         ids = [self.data.items.id(at) for at in rows.tolist()]
@@ -161,7 +172,7 @@ class Recommender(FinishedRun):
         ranked = similar_histories(everyone, rows, k) if by_history else similar(self.directions[0], rows, k)
         lists: list[list[ScoredUser]] = [
             [{**named_user(users, at), "score": score} for at, score in zip(indices, scores, strict=True)]
-            for indices, scores in _filled(ranked)
+            for indices, scores in ranked.filled().each()
         ]
         if _is_one(user):
             return Neighbours(lists[0], "user", list_schema({}, "user", users))
@@ -187,12 +198,10 @@ class Recommender(FinishedRun):
         chosen = [None if ids is None else self.data.items.indices(ids).astype(np.int64) for ids in (allow, deny)]
         return allowed_items(self.data.n_items, *chosen)
 
-    def _items(self, ranked: Ranked) -> Iterator[list[ScoredItem]]:
-        """Each row's items. All ids are looked up at once, which is much faster than row by row."""
-        filled_BK = ranked.items_BK != NO_ITEM
-        indices, scores = ranked.items_BK[filled_BK].tolist(), ranked.scores_BK[filled_BK].tolist()
-        found = iter(scored_items(self.data.items, indices, scores))
-        return (list(islice(found, length)) for length in filled_BK.sum(dim=1).tolist())
+    def _items(self, lists: Lists) -> Iterator[list[ScoredItem]]:
+        """Each list's items. All ids are looked up at once, which is much faster than list by list."""
+        found = iter(scored_items(self.data.items, lists.items, lists.scores.tolist()))
+        return (list(islice(found, length)) for length in lists.lengths.tolist())
 
 
 def _pair_schema(vocabulary: Vocabulary) -> pa.Schema:
@@ -208,10 +217,3 @@ def _is_one(wanted: object) -> bool:
 def _rows(vocabulary: Vocabulary, wanted: Id | Iterable[Id]) -> Tensor:
     ids = cast("Iterable[Id]", [wanted] if _is_one(wanted) else wanted)
     return torch.from_numpy(vocabulary.indices(ids).astype(np.int64))
-
-
-def _filled(ranked: Ranked) -> Iterator[tuple[list[int], list[float]]]:
-    """Each row's indices and scores, without the places that no item fills."""
-    for indices, scores in zip(ranked.items_BK.tolist(), ranked.scores_BK.tolist(), strict=True):
-        kept = [at for at, index in enumerate(indices) if index != NO_ITEM]
-        yield [indices[at] for at in kept], [scores[at] for at in kept]

@@ -10,7 +10,7 @@ import torch
 
 from hmlet.data.interactions import Id
 from hmlet.ranking.evaluation import KNOWN, seen_items
-from hmlet.ranking.top_k import NO_ITEM, top_k
+from hmlet.ranking.top_k import top_k
 from hmlet.recommend.recommender import Recommender
 
 Indices = npt.NDArray[np.int64]
@@ -46,7 +46,5 @@ def what_if(run: Recommender, who: Id | list[Id], add: list[Id], without: list[I
 
 def _listed(run: Recommender, one: Any, left_out: Indices, k: int) -> Listed:
     """The top-k of one user, given by its factor or history, without some items."""
-    seen = torch.zeros(len(left_out), dtype=torch.int64), torch.from_numpy(left_out)
-    ranked = top_k(one, run.scored[1], k, seen)
-    kept = (ranked.items_BK[0] != NO_ITEM).tolist()
-    return Listed(*([each for each, is_item in zip(row[0].tolist(), kept, strict=True) if is_item] for row in ranked))
+    (found,) = top_k(one, run.scored[1], k, [left_out]).filled().each()
+    return Listed(*found)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hmlet.data import Dataset
-from hmlet.errors import ConfigError, MissingExtra
-from hmlet.reproduction.campaign import CampaignProgress, Outcome, plan_runs, run_campaign
+from hmlet.errors import MissingExtra
+from hmlet.reproduction.campaign import Also, CampaignProgress, Outcome, nothing_else, plan_runs, run_campaign
 from hmlet.reproduction.cells import title
 from hmlet.reproduction.choosing import DEFAULT_TABLES, WantedRun, choose, wanted_runs
 from hmlet.reproduction.markdown import sheet_markdown
 from hmlet.reproduction.plan import Choice, Planned
-from hmlet.reproduction.records import Records, pack
-from hmlet.reproduction.search import Trial, search
+from hmlet.reproduction.records import Records
 from hmlet.reproduction.sheets import cost_sheet, sheets
 from hmlet.reproduction.tables import Tables
 from hmlet.system.files import put
 from hmlet.system.progress import Advance, Progress, hidden, watching
-from hmlet.system.spelling import option
 from hmlet.training.trainer import Interrupted
 
 __all__ = [
@@ -32,7 +29,6 @@ __all__ = [
     "plan_runs",
     "reproduce",
     "reproduce_choices",
-    "search_recipes",
     "wanted_runs",
 ]
 
@@ -81,9 +77,9 @@ def reproduce(
 
     Example: hmlet.reproduce("debian", models=["lightgcn"], seeds=1).page
 
-    `datasets` are debian by default, `models` all, `tables` the main one (the others are variants and ablation).
+    `datasets` are debian by default, `models` all, `tables` the main one (the other is variants).
     `seeds` caps those of each cell. Recorded runs in `out` are skipped, so call it again to go on. `minutes` starts no
-    run that would not end in that time; `packed` is a .tar.gz of what the call records.
+    run that would not end in that time; `packed` is one file with what the call records.
     """
     progress = watching(progress)
     choices, data = choose(
@@ -134,6 +130,7 @@ def train_missing(
     keep: bool,
     packed: Path | str | None,
     progress: Progress,
+    also: Also = nothing_else,
 ) -> Outcome:
     """Train and record the runs that `out` lacks, and tell how far that is."""
     with progress(title) as advance:
@@ -145,6 +142,7 @@ def train_missing(
             minutes=minutes,
             keep=keep,
             packed=None if packed is None else Path(packed),
+            also=also,
             listener=lambda now: _tell_run(now, advance),
         )
 
@@ -168,52 +166,6 @@ def write(choices: Sequence[Choice], out: Path) -> Reproduction:
     page = put(out / PAGE_FILE, render(tables, done, len(runs)).encode())
     markdown = put(out / MARKDOWN_FILE, _markdown(tables, out).encode())
     return Reproduction(page, markdown, Outcome(found=done), tables)
-
-
-def search_recipes(
-    choices: Sequence[Choice],
-    data: Mapping[str, Dataset],
-    out: Path | str,
-    trials: int,
-    *,
-    space: Path | None = None,
-    device: str = "auto",
-    minutes: float | None = None,
-    packed: Path | str | None = None,
-    progress: Progress = hidden,
-) -> list[Path]:
-    """Search the chosen models' recipes on each data set, as many trials for each: `hmlet reproduce --search`.
-
-    The files that say what was tried; the test part is never read. `space` is a TOML file, by default each family has
-    its own. `packed` is rewritten after each trial.
-    """
-    if minutes is not None and not minutes > 0:
-        raise ConfigError(f"{option('minutes', minutes)} is not positive", f"use {option('minutes', 9)}, say")
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    out = Path(out)
-    with progress("searching") as advance:
-
-        def tell(trial: Trial) -> None:
-            if packed is not None:
-                pack(out, [], Path(packed))
-            value = "failed" if trial.value is None else f"validation NDCG@20 {trial.value:.4f}"
-            advance(trial.number, trial.trials, f"{trial.dataset}/{trial.model} {value}")
-            log.info("%s/%s: trial %d of %d, %s", trial.dataset, trial.model, trial.number, trial.trials, value)
-
-        return [
-            path
-            for choice in choices
-            for path in search(
-                choice,
-                data[choice.dataset],
-                out,
-                trials,
-                space=space,
-                device=device,
-                deadline=deadline,
-                listener=tell,
-            )
-        ]
 
 
 def _require_page() -> None:

@@ -13,20 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 import torch
 
-from hmlet.analysis.study import analyse, read_choices
+from hmlet.analysis.study import analyse
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, MissingExtra, TrainingError
 from hmlet.models import ItemWeights
 from hmlet.ranking.evaluation import evaluate
-from hmlet.ranking.scoring import Scored, repeated_scorer, scored_by_weights
-from hmlet.reproduction.noisy import noisy_ranking
+from hmlet.ranking.scoring import Scored, factor_scorer, scored_by_weights
 from hmlet.reproduction.plan import Choice, Planned, folder
 from hmlet.reproduction.records import (
-    CLASSES_FILE,
-    NOISY_FILE,
     RECORD_FILES,
     SCORE_FILES,
     TEST_K,
@@ -45,6 +41,11 @@ from hmlet.training.loop import choose_device, fit
 
 EXACT_ON_CPU = 20_000  # nodes up to which exact betweenness takes seconds there
 SAMPLED = "sampled:1000"
+Also = Callable[[RunDirectory, Planned, Dataset, torch.device], None]
+
+
+def nothing_else(run: RunDirectory, planned: Planned, data: Dataset, device: torch.device) -> None:
+    """The paper's tables need no more files of a run."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,18 @@ def run_campaign(
     minutes: float | None = None,
     keep: bool = False,
     packed: Path | None = None,
+    also: Also = nothing_else,
     listener: Callable[[CampaignProgress], None] = lambda progress: None,
 ) -> Outcome:
     """Train and record, in their order, the runs that `out` does not have yet.
 
     `minutes` starts no run that would not end within that time, judged by how long others took on this device; the
-    first one there is always tried. `packed` is rewritten after each run with what this call has recorded.
+    first one there is always tried. `packed` is rewritten after each run with what this call has recorded. `also` may
+    add files of RECORD_FILES to a finished run, before its weights go.
     """
     if minutes is not None and not minutes > 0:
         raise ConfigError(f"{option('minutes', minutes)} is not positive", f"use {option('minutes', 9)}, say")
-    campaign = _Campaign(data, out, choose_device(device), keep, listener)
+    campaign = _Campaign(data, out, choose_device(device), keep, also, listener)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     outcome = Outcome()
     missing = [run for run in runs if not campaign.done(run)]
@@ -117,7 +120,7 @@ def run_campaign(
             outcome.skipped[f"{run.dataset}/{run.name}"] = str(error)
             continue
         if packed is not None:
-            pack(out, outcome.trained, packed)
+            pack(outcome.trained, packed)
     return outcome
 
 
@@ -130,9 +133,11 @@ class _Campaign:
         out: Path,
         device: torch.device,
         keep: bool,
+        also: Also,
         listener: Callable[[CampaignProgress], None],
     ) -> None:
-        self.data, self.out, self.device, self.keep, self.listener = data, out, device, keep, listener
+        self.data, self.out, self.device, self.keep = data, out, device, keep
+        self.also, self.listener = also, listener
         self.records = Records.read(out)
         self.hardware = Hardware.of(str(device)).device
 
@@ -189,11 +194,7 @@ class _Campaign:
         if planned.analysed:
             exact = self.device.type == "cuda" or data.n_users + data.n_items <= EXACT_ON_CPU
             analyse([run], data, "exact" if exact else SAMPLED, device=self.device)
-        if planned.gated:
-            classes = read_choices(run, data, data.n_users + data.n_items).classes
-            with locked(run.path):
-                run.write_table(CLASSES_FILE, pa.table({"class": classes}))
-                run.write_json(NOISY_FILE, noisy_ranking(run, data, self.device))
+        self.also(run, planned, data, self.device)
         scored = _scored(run, data, self.device)
         plain = evaluate(scored, data, planned.part, "train", TEST_K)
         strict = evaluate(scored, data, planned.part, "train+valid", TEST_K) if planned.part == "test" else None
@@ -215,7 +216,7 @@ def _scored(run: RunDirectory, data: Dataset, device: torch.device) -> Scored:
     weights = run.item_weights()
     if weights is None:
         users_UF, items_IF = run.factors()
-        return users_UF.to(device), repeated_scorer(items_IF.to(device))
+        return users_UF.to(device), factor_scorer(items_IF.to(device))
     return scored_by_weights(ItemWeights(*(each.to(device) for each in weights)), data.csr("train"))
 
 

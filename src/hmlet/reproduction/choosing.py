@@ -83,5 +83,6 @@ def wanted_runs(runs: Sequence[Planned], out: Path | str) -> list[WantedRun]:
         record = records.find(run.dataset, run.recipe)
         cell = f"{run.cell.group}: {run.cell.label}".removeprefix(": ")
         done = record is not None and record.complete(run)
-        wanted.append(WantedRun(run.dataset, run.cell.table, cell, run.recipe.seed, run.name, done))
+        name = run.name if record is None else record.name
+        wanted.append(WantedRun(run.dataset, run.cell.table, cell, run.recipe.seed, name, done))
     return wanted

@@ -18,7 +18,6 @@ from hmlet.reporting.page import (
     environment_table,
     share_table,
     size_table,
-    stability_table,
     verdict_table,
 )
 from hmlet.reproduction.cells import OURS_TITLE, TABLES, title
@@ -68,14 +67,13 @@ def _lead(tables: Sequence[Tables], done: int, wanted: int) -> str:
 
 
 def dataset_sections(tables: Tables, prefix: str = "") -> list[tuple[str, list[Card | None]]]:
-    """The sections of one data set: claims, accuracy, ablation, gates."""
+    """The sections of one data set: claims, accuracy, variants, gates."""
     cards = {name: sheet_card(sheet) for name, sheet in sheets(tables).items()}
     drawn = figures(tables, prefix)
     return [
         ("The paper's claims", [cards.get("claims")]),
-        ("Accuracy", [*map(cards.get, ("main", "tests", "ranking")), drawn.get("learning")]),
+        ("Accuracy", [*map(cards.get, ("main", "tests")), drawn.get("learning")]),
         ("The variants", [cards.get("variants"), drawn.get("variants")]),
-        ("The ablation", [cards.get("ablation"), cards.get("leads")]),
         ("What the gates chose", [*_gate_tables(tables), drawn.get("gates"), drawn.get("density")]),
         ("Who chooses what", [drawn.get("deciles"), drawn.get("boxes")]),
     ]
@@ -124,14 +122,13 @@ def _gate_tables(tables: Tables) -> list[Card | None]:
         return [None]
     run = tables.analysed[0].material(OURS_TITLE)
     assert run.analysis is not None
-    found = replace(run.analysis, stability=tables.stability)
+    found = run.analysis
     return [
         share_table(run, found),
         size_table(run, found),
         verdict_table(found),
         box_table(found),
         cosine_table(found),
-        stability_table(found),
     ]
 
 

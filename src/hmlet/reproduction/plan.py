@@ -11,7 +11,7 @@ from typing import Literal
 from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
 from hmlet.models import MODELS
-from hmlet.reproduction.cells import CAMPAIGN, OURS, TABLES, Cell, preset
+from hmlet.reproduction.cells import CAMPAIGN, TABLES, Cell, preset
 from hmlet.system.spelling import option
 
 
@@ -42,32 +42,24 @@ class Choice:
         return self.preset or preset(self.dataset)
 
     def recipe(self, cell: Cell, seed: int) -> Recipe:
-        """A cell's recipe. What the cell changes wins over what is set for all cells, or its arms would be one."""
+        """A cell's recipe. What the cell changes wins over what is set for all cells, or its variants would be one."""
         return resolve(cell.model, self.recipes, None, [*self.overrides, *cell.overrides], seed, dataset=self.dataset)
 
     def cells(self, tables: Iterable[str] | None = None) -> list[Cell]:
         """The cells of the chosen tables (or of `tables`), in the tables' order; only chosen models, capped seeds."""
-        made = {
-            "main": CAMPAIGN.main_cells(),
-            "variants": CAMPAIGN.variant_cells(),
-            "ablation": CAMPAIGN.ablation_cells(*self._shape()),
-        }
+        made = {"main": CAMPAIGN.main_cells(), "variants": CAMPAIGN.variant_cells()}
+        return self.chosen(cell for table in (self.tables if tables is None else tables) for cell in made[table])
+
+    def chosen(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Those of some cells whose models are chosen, with capped seeds."""
         return [
             replace(cell, seeds=min(cell.seeds, self.seeds or cell.seeds))
-            for table in (self.tables if tables is None else tables)
-            for cell in made[table]
+            for cell in cells
             if not self.models or cell.model in self.models
         ]
 
-    def _shape(self) -> tuple[int, int]:
-        """Layers and epochs of our model's recipe, which its ablation needs; where it is not chosen, any will do."""
-        if self.models and OURS not in self.models:
-            return 4, 100
-        base = self.recipe(Cell("main", "", OURS), 1)
-        return base.model.depth, base.train.epochs
-
-    def runs(self) -> list[Planned]:
-        """Every run that the chosen cells need, once, the most valuable first."""
+    def runs(self, cells: Iterable[Cell] | None = None) -> list[Planned]:
+        """Every run that the chosen cells (or `cells`) need, once, the most valuable first."""
         tested = {
             identity(self.recipe(cell, seed))
             for cell in (*CAMPAIGN.main_cells(), *CAMPAIGN.variant_cells())
@@ -75,7 +67,7 @@ class Choice:
             for seed in range(1, cell.seeds + 1)
         }
         wanted: dict[str, Planned] = {}
-        for cell in self.cells():
+        for cell in self.cells() if cells is None else cells:
             for seed in range(1, cell.seeds + 1):
                 recipe = self.recipe(cell, seed)
                 key = identity(recipe)
@@ -104,14 +96,9 @@ class Planned:
         return f"{self.recipe.model.name}_{identity(self.recipe, seed=False)[:8]}_seed{self.recipe.seed}"
 
     @property
-    def gated(self) -> bool:
-        """Whether its nodes' classes and the effect of noise are written down."""
-        return self.tested and self.recipe.model.gated
-
-    @property
     def analysed(self) -> bool:
         """Whether its gates are analysed: one seed's analysis is shown, and it is the largest file of a record."""
-        return self.gated and self.recipe.seed == 1
+        return self.tested and self.recipe.model.gated and self.recipe.seed == 1
 
 
 def identity(recipe: Recipe, *, seed: bool = True) -> str:

@@ -2,19 +2,22 @@
 
 OUT/<data set>/<run>/ holds config.toml, run.json, metrics.jsonl, test_mask-train.json, test_mask-train-valid.json (or
 valid_mask-train.json, where the test part is left out), wall.json and, where the tables need them, paired.parquet
-(metrics by user), analysis.json, classes.parquet (each node's class) and noisy.json. results/ has the same layout.
+(metrics by user) and analysis.json. OUT/*.jsonl holds the same files
+of many runs, a file on each line: {"run": "<data set>/<run>", "file": "run.json", "content": "…"}, or "base64" of a
+Parquet file. A run's id is the name that it is stored under.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,40 +25,27 @@ import pyarrow.parquet as pq
 
 from hmlet.analysis.result import ANALYSIS, Analysis
 from hmlet.config import Recipe
-from hmlet.errors import DataError
+from hmlet.errors import DataError, RunError
 from hmlet.ranking.evaluation import Evaluation
 from hmlet.reporting.material import RunMaterial
 from hmlet.reproduction.plan import Planned, identity
-from hmlet.runs.choices import Codes
 from hmlet.runs.directory import RunDirectory
-from hmlet.runs.record import RECORD
-from hmlet.system.files import replacing
-from hmlet.system.outside import Content
+from hmlet.runs.record import RECORD, RESTORE, RunRecord
+from hmlet.system.files import put
+from hmlet.system.outside import Content, Origin
 from hmlet.system.tables import Column, read_table
 
 SCORE_FILES = {"train": "test_mask-train.json", "train+valid": "test_mask-train-valid.json"}
 VALID_FILE = "valid_mask-train.json"  # in their place where the test part is left out
-WALL_FILE, PAIRED_FILE, CLASSES_FILE, NOISY_FILE = "wall.json", "paired.parquet", "classes.parquet", "noisy.json"
-_OWN_FILES = (*SCORE_FILES.values(), VALID_FILE, WALL_FILE, PAIRED_FILE, ANALYSIS, CLASSES_FILE, NOISY_FILE)
+WALL_FILE, PAIRED_FILE = "wall.json", "paired.parquet"
+_LABORATORY = ("classes.parquet", "noisy.json")  # each node's class, and rankings with fresh noise: lab/noisy.py
+_OWN_FILES = (*SCORE_FILES.values(), VALID_FILE, WALL_FILE, PAIRED_FILE, ANALYSIS, *_LABORATORY)
 RECORD_FILES = ("config.toml", RECORD, "metrics.jsonl", *_OWN_FILES)
 TESTED = ("ndcg", "recall", "precision")
 TEST_K = 20
 _PAIRED = {"user": Column((pa.int32(),)), **dict.fromkeys(TESTED, Column((pa.float32(),)))}
-SEARCH_FOLDER = "search"  # OUT/search/<data set>/<model>.json
-_PACKED = re.compile(
-    rf"[\w.-]+/[\w.-]+/({'|'.join(map(re.escape, RECORD_FILES))})|{SEARCH_FOLDER}/[\w.-]+/[\w.-]+\.json", re.ASCII
-)
-_LARGEST = 64 << 20  # bytes of one packed file: many times what a record has
-
-
-class NoisyRanking(TypedDict):
-    """noisy.json: the test metrics of one trained model, ranked with fresh noise in its gates at each draw."""
-
-    gate_ranking: Literal["noisy"]
-    draws: int
-    mask: str
-    k: int
-    metrics: dict[str, list[float]]  # metric -> one value per draw
+PACKS = "*.jsonl"  # OUT/*.jsonl
+_RUN = re.compile(r"(?!\.)[\w.-]+/(?!\.)[\w.-]+", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +59,31 @@ class Record:
     @classmethod
     def read(cls, path: Path) -> Record | None:
         """The record in a directory, or None."""
-        scored = any((path / name).is_file() for name in (SCORE_FILES["train"], VALID_FILE))
-        if not scored or not all((path / name).is_file() for name in ("config.toml", RECORD)):
+        return cls.of(RunDirectory.open(path)) if (path / RECORD).is_file() else None
+
+    @classmethod
+    def of(cls, run: RunDirectory) -> Record | None:
+        """What a run has recorded; None if it is unfinished or was not scored."""
+        if not run.has("config.toml") or not (run.has(SCORE_FILES["train"]) or run.has(VALID_FILE)):
             return None
-        run = RunDirectory.open(path)
         files = {**SCORE_FILES, "valid": VALID_FILE}
         scores = {mask: _json(run, name)["metrics"] for mask, name in files.items() if run.has(name)}
         return cls(run, run.recipe(), scores) if run.finished else None
 
     @property
     def path(self) -> Path:
+        """Its directory; of a packed run, PACK/<run>."""
         return self.run.path
+
+    @property
+    def name(self) -> str:
+        """What the run is stored as."""
+        return self.path.name
+
+    @property
+    def file(self) -> Path:
+        """The file with its test metrics, or the pack that holds it."""
+        return self.path.parent if isinstance(self.run, _PackedRun) else self.path / SCORE_FILES["train"]
 
     @cached_property
     def identity(self) -> str:
@@ -124,23 +128,11 @@ class Record:
             return None
         return Analysis.from_json(_content(self.run, ANALYSIS).data, str(self.path / ANALYSIS))
 
-    @cached_property
-    def classes(self) -> Codes | None:
-        """Each node's class, as `hmlet analyze` numbers them."""
-        if not self.run.has(CLASSES_FILE):
-            return None
-        table = read_table(_content(self.run, CLASSES_FILE), {"class": Column((pa.int8(),))})
-        return np.asarray(table["class"].to_numpy(), dtype=np.int8)
-
-    @cached_property
-    def noisy(self) -> NoisyRanking | None:
-        return _json(self.run, NOISY_FILE) if self.run.has(NOISY_FILE) else None
-
     def complete(self, planned: Planned) -> bool:
         """Whether all is there that the tables need of this run."""
         scores = [VALID_FILE] if planned.part == "valid" else SCORE_FILES.values()
-        needed = [*scores, *[PAIRED_FILE] * planned.tested, *[CLASSES_FILE, NOISY_FILE] * planned.gated]
-        return all(self.run.has(name) for name in [*needed, *[ANALYSIS] * planned.analysed])
+        needed = [*scores, *[PAIRED_FILE] * planned.tested, *[ANALYSIS] * planned.analysed]
+        return all(self.run.has(name) for name in needed)
 
     def material(self, label: str, scores: Mapping[str, float] | None = None) -> RunMaterial:
         """The record as material for the report's figures."""
@@ -159,9 +151,10 @@ class Records:
 
     @classmethod
     def read(cls, root: Path) -> Records:
-        """The records in `root`/<data set>/<run>/; unfinished runs and other directories are passed over."""
-        folders = sorted(path.parent for path in root.glob(f"*/*/{RECORD}"))
-        return cls(record for folder in folders if (record := Record.read(folder)) is not None)
+        """The records in `root`/*.jsonl and `root`/<data set>/<run>/; unfinished runs are passed over."""
+        packed = [run for path in sorted(root.glob(PACKS)) for run in _packed_runs(path)]
+        folders = [RunDirectory.open(path.parent) for path in sorted(root.glob(f"*/*/{RECORD}"))]
+        return cls(record for run in [*packed, *folders] if (record := Record.of(run)) is not None)
 
     def add(self, record: Record) -> None:
         """Take in a record; of two runs of one recipe, the one with values by user counts, else the first."""
@@ -217,56 +210,72 @@ def write_paired(run: RunDirectory, evaluation: Evaluation) -> None:
 
 def _content(run: RunDirectory, name: str) -> Content:
     """A file's content, compared with run.json where it is named there; older records have files that are not."""
-    return run.content(name) if name in run.record.files else run.origin(name).read()
+    return run.content(name) if name in run.record.files else run.unchecked(name)
 
 
 def _json(run: RunDirectory, name: str) -> Any:
     return _content(run, name).json_object()
 
 
-# -- one file for a whole campaign ----------------------------------------------------------------------------------
+# -- many runs in one file ------------------------------------------------------------------------------------------
 
 
-def pack(root: Path, folders: Iterable[Path], out: Path) -> int:
-    """Write the small files of run directories, and every search, of a campaign to one .tar.gz; returns their number.
+class _PackedRun(RunDirectory):
+    """A run whose small files are lines of a pack."""
 
-    The old file stays until the new one is complete.
-    """
-    chosen = [folder / name for folder in sorted(folders) for name in RECORD_FILES if (folder / name).is_file()]
-    chosen += sorted((root / SEARCH_FOLDER).glob("*/*.json"))
-    with replacing(out) as temporary, tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
-        for path in chosen:
-            archive.add(path, str(path.relative_to(root)), recursive=False, filter=_plain)
-    return len(chosen)
+    def __init__(self, path: Path, files: Mapping[str, bytes]) -> None:
+        self._files = files
+        super().__init__(path, RunRecord.from_content(Content(Origin(path / RECORD, RunError, RESTORE), files[RECORD])))
 
+    def has(self, name: str) -> bool:
+        return name in self._files
 
-def unpack(packed: Path, root: Path) -> list[Path]:
-    """Put packed records under a directory; the files written. Names that are no record's are refused, all of them."""
-    try:
-        with tarfile.open(packed) as archive:
-            content = list(_members(archive, packed))
-    except (OSError, tarfile.TarError) as error:
-        raise DataError(f"{packed} cannot be unpacked ({error})", "pack the records again") from error
-    written = []
-    for name, data in content:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        written.append(path)
-    return written
+    def unchecked(self, name: str, most: int | None = None) -> Content:  # `most` is for what is not in memory yet
+        if name not in self._files:
+            raise self.origin(name).fault("is missing")
+        return Content(self.origin(name), self._files[name])
 
 
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.uid = member.gid = member.mtime = 0
-    member.uname = member.gname = ""
-    return member
+def _packed_runs(path: Path) -> list[RunDirectory]:
+    return [
+        _PackedRun(path / run.rpartition("/")[2], files) for run, files in read_pack(path).items() if RECORD in files
+    ]
 
 
-def _members(archive: tarfile.TarFile, packed: Path) -> Iterator[tuple[str, bytes]]:
-    for member in archive:
-        strange = not member.isfile() or member.size > _LARGEST or ".." in member.name.split("/")
-        if strange or not _PACKED.fullmatch(member.name):
-            raise DataError(f"{packed} has {member.name!r}, which is not part of a record", "do not use this file")
-        file = archive.extractfile(member)
-        assert file is not None
-        yield member.name, file.read()
+def read_pack(path: Path) -> dict[str, dict[str, bytes]]:
+    """The files of a pack, by run and name. Names that are no record's are refused."""
+    origin = Origin(path, DataError, "pack the records again")
+    runs: dict[str, dict[str, bytes]] = {}
+    for number, line in enumerate(origin.read().text().split("\n")[:-1], 1):
+        try:
+            about = json.loads(line)
+            run, name = about["run"], about["file"]
+            data = about["content"].encode() if "content" in about else base64.b64decode(about["base64"], validate=True)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise origin.fault(f"cannot be read (line {number}: {error!r})") from error
+        if name not in RECORD_FILES or not isinstance(run, str) or not _RUN.fullmatch(run):
+            raise origin.fault(f"has {run}/{name} on line {number}, which is not part of a record")
+        runs.setdefault(run, {})[name] = data
+    return runs
+
+
+def write_pack(path: Path, runs: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Write a pack, sorted, so that packs of the same runs are equal; an old one stays until the new one is whole."""
+    lines = [
+        _line(run, name, files[name]) for run, files in sorted(runs.items()) for name in RECORD_FILES if name in files
+    ]
+    put(path, "".join(lines).encode())
+
+
+def pack(folders: Iterable[Path], path: Path) -> None:
+    """Write the small files of run directories to one file."""
+    names = ((folder, name) for folder in folders for name in RECORD_FILES if (folder / name).is_file())
+    runs: dict[str, dict[str, bytes]] = {}
+    for folder, name in names:
+        runs.setdefault(f"{folder.parent.name}/{folder.name}", {})[name] = (folder / name).read_bytes()
+    write_pack(path, runs)
+
+
+def _line(run: str, name: str, data: bytes) -> str:
+    content = {"base64": base64.b64encode(data).decode()} if name.endswith(".parquet") else {"content": data.decode()}
+    return json.dumps({"run": run, "file": name, **content}, ensure_ascii=False) + "\n"

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hmlet.ranking.statistics import SIGNIFICANT, TITLES, Spread, spread
-from hmlet.reproduction.cells import OURS, OURS_TITLE, RIVAL_TITLE
-from hmlet.reproduction.differences import HIGHER, LOWER, NOT_RUN, Difference
+from hmlet.ranking.statistics import TITLES, Spread
+from hmlet.reproduction.cells import OURS, OURS_TITLE
+from hmlet.reproduction.differences import NOT_RUN
 from hmlet.reproduction.records import TESTED, Record
-from hmlet.reproduction.tables import AHEAD, BEHIND, BELOW, Row, Tables, chance, p_text
+from hmlet.reproduction.tables import BELOW, Row, Tables, chance, p_text
 
 MISSING = "–"
-AS_IS = "as it is"  # an arm that changes nothing
-P_COLUMNS = ("p, paired by seed", "p, Holm", "p, unpaired")
 RECORDS_COLUMN = "records"  # the column that leads to the runs
-SEED_TESTS = (
-    "Differences are over the seeds that both arms have. A difference is clear if the t-test of these differences, "
-    "paired by seed, has p < 0.05 after Holm's correction for the number of comparisons in the table. The unpaired "
-    "column is Welch's t-test without correction."
-)
 
 
 class Verdict(str):
@@ -132,121 +125,9 @@ def variants_sheet(tables: Tables) -> Sheet:
     )
 
 
-def ablation_sheet(tables: Tables) -> Sheet:
-    """Every arm of the ablation against the trained gate."""
-    rows: list[list[Value]] = []
-    group = ""
-    for row, found in tables.arm_differences():
-        part = row.cell.group if row.cell.group != group else ""
-        group = row.cell.group
-        about: list[Value] = [part, row.cell.label, row.seeds, number(row.spread())]
-        judged = [MISSING, *[MISSING] * len(P_COLUMNS), Verdict(AS_IS)] if found is None else tested(found)
-        rows.append([*about, *judged, Links(row.records)])
-    epochs = {tables.choice.recipe(row.cell, 1).train.epochs for row in tables.rows("ablation")}
-    return Sheet(
-        "What carries the gain",
-        f"{OURS_TITLE} with one thing changed, {RIVAL_TITLE} where it says so, against {OURS_TITLE} as it is "
-        f"(gates: trained), for {', '.join(map(str, sorted(epochs)))} epochs each. {SEED_TESTS}",
-        ["what is changed", "arm", "seeds", "NDCG@20", f"to {OURS_TITLE}", *P_COLUMNS, "verdict", RECORDS_COLUMN],
-        rows,
-    )
-
-
-def leads_sheet(tables: Tables) -> Sheet:
-    """HMLET(End) against LightGCN at every size and dropout that the ablation has of both."""
-    rows: list[list[Value]] = []
-    for ours, rival, found in tables.leads():
-        *numbers, _ = tested(found)
-        told = Verdict({HIGHER: AHEAD, LOWER: BEHIND}.get(found.verdict, found.verdict))
-        means = number(ours.spread()), number(rival.spread())
-        rows.append([f"{ours.cell.group} {ours.cell.label}", *means, *numbers, told])
-    return Sheet(
-        f"The lead over {RIVAL_TITLE}, like against like",
-        f"The arms above that both models have, each with the rest of its own recipe. {SEED_TESTS}",
-        ["both with", OURS_TITLE, RIVAL_TITLE, "difference", *P_COLUMNS, f"{OURS_TITLE} is"],
-        rows,
-        wide=True,
-    )
-
-
-def changed_sheet(tables: Sequence[Tables], names: Sequence[str]) -> Sheet:
-    """Where the unpaired, uncorrected test gives another verdict than the one that the tables use, and why."""
-    rows: list[list[Value]] = []
-    for name, each in zip(names, tables, strict=True):
-        arms = {
-            f"{row.cell.group}: {row.cell.label}, to {OURS_TITLE}": found
-            for row, found in each.arm_differences()
-            if found is not None
-        }
-        leads = {
-            f"lead over {RIVAL_TITLE}, {ours.cell.group} {ours.cell.label}": found for ours, _, found in each.leads()
-        }
-        distinct = {found: about for about, found in reversed((arms | leads).items())}  # one run may be in two arms
-        for found, about in reversed(distinct.items()):
-            if found.verdict != found.unpaired_verdict:
-                *numbers, verdict = tested(found)
-                rows.append([name, about, *numbers, found.unpaired_verdict, verdict, _reason(found)])
-    return Sheet(
-        "What changed in our verdicts",
-        "",
-        ["data set", "comparison", "difference", *P_COLUMNS, "was", "is", "why"],
-        rows,
-    )
-
-
-def _reason(found: Difference) -> str:
-    """Why the verdict is another one than the unpaired test's."""
-    assert found.paired_p is not None
-    if found.verdict in (HIGHER, LOWER):
-        return "the seeds agree on the difference"
-    return "the correction" if found.paired_p < SIGNIFICANT else "the seeds disagree on the difference"
-
-
-def tested(found: Difference) -> list[Value]:
-    """A difference, its p-values and its verdict."""
-    percent = MISSING if found.percent is None else f"{found.percent:+.2f} %"
-    values = (found.paired_p, found.holm_p, found.unpaired_p)
-    return [percent, *map(maybe, values), Verdict(found.verdict)]
-
-
 def maybe(p: float | None) -> str:
     """A p-value, if there is one."""
     return MISSING if p is None else p_text(p)
-
-
-def ranking_sheet(tables: Tables) -> Sheet:
-    """What the authors' noisy gates and the mask do to the same trained models."""
-    row = tables.main.get(OURS)
-    records = row.records if row else ()
-    noisy = [(record, record.noisy["metrics"]["ndcg"]) for record in records if record.noisy]
-    draws = [value for _, values in noisy for value in values]
-    within = [spread(values).std for _, values in noisy]
-    plain, strict = (row.spread("ndcg", mask) if row else None for mask in ("train", "train+valid"))
-    same = spread([record.scores["train"]["ndcg"] for record, _ in noisy]) if noisy else None
-    widest = max((std for std in within if std is not None), default=None)
-    rows: list[list[Value]] = [
-        ["gates by argmax, training items hidden", number(plain), MISSING, MISSING],
-        [
-            "gates with fresh noise, training items hidden",
-            number(spread(draws) if draws else None),
-            moved(spread(draws) if draws else None, same),
-            MISSING if widest is None else f"{widest:.5f}",
-        ],
-        ["gates by argmax, validation items hidden too", number(strict), moved(strict, plain), MISSING],
-    ]
-    return Sheet(
-        "Noise when ranking, and the mask",
-        f"The same trained {OURS_TITLE}, ranked in other ways. The authors' program draws fresh noise at every "
-        "ranking; the last column is the largest standard deviation of one model's draws.",
-        ["ranked by", "NDCG@20", "change", "std of draws"],
-        rows,
-        wide=True,
-    )
-
-
-def moved(ours: Spread | None, base: Spread | None) -> str:
-    """The difference of two means, in percent of the second."""
-    return MISSING if ours is None or base is None else f"{100 * (ours.mean / base.mean - 1):+.2f} %"
 
 
 def claims_sheet(tables: Tables) -> Sheet:
@@ -262,12 +143,12 @@ def claims_sheet(tables: Tables) -> Sheet:
     )
 
 
-def cost_sheet(tables: Sequence[Tables], names: Sequence[str]) -> Sheet:
-    """Runs and device minutes by data set."""
+def cost_sheet(tables: Sequence[Tables], names: Sequence[str], more: Sequence[Sequence[Row]] | None = None) -> Sheet:
+    """Runs and device minutes by data set; `more` has rows of other tables for each of them."""
     rows = [
         [name, device, f"{runs}", f"{minutes:.1f}"]
-        for name, each in zip(names, tables, strict=True)
-        for device, runs, minutes in each.cost()
+        for name, each, others in zip(names, tables, more or [()] * len(tables), strict=True)
+        for device, runs, minutes in each.cost(others)
     ]
     empty: list[list[Value]] = [[Verdict(NOT_RUN), MISSING, "0", "0.0"]]
     return Sheet(
@@ -285,8 +166,5 @@ def sheets(tables: Tables) -> dict[str, Sheet]:
         "main": main_sheet(tables),
         "tests": tests_sheet(tables),
         "variants": variants_sheet(tables),
-        "ablation": ablation_sheet(tables),
-        "leads": leads_sheet(tables),
-        "ranking": ranking_sheet(tables),
     }
     return {name: sheet for name, sheet in made.items() if sheet.rows}

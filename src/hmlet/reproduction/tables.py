@@ -13,11 +13,10 @@ from itertools import pairwise
 
 from hmlet.analysis.gates import ClassSize, DegreeDecile
 from hmlet.analysis.similarity import ClassCosine
-from hmlet.analysis.stability import Stability, stability
 from hmlet.analysis.verdict import FAILS, HOLDS, WEAK, Judgement
 from hmlet.ranking.statistics import SIGNIFICANT, Paired, Spread, one_against_others, spread
 from hmlet.reporting.paper import paper
-from hmlet.reproduction.cells import CAMPAIGN, OURS, OURS_TITLE, RIVAL, TABLES, Cell, arm_label, is_ours
+from hmlet.reproduction.cells import CAMPAIGN, OURS, OURS_TITLE, TABLES, Cell, is_ours
 from hmlet.reproduction.differences import HIGHER, NOT_RUN, BySeed, Difference, differences
 from hmlet.reproduction.plan import Choice
 from hmlet.reproduction.records import TESTED, Record, Records, one_dataset
@@ -96,9 +95,12 @@ class Tables:
     def rows(self, table: str) -> list[Row]:
         """A table's rows, whether or not they were run."""
         if table not in self._rows:
-            cells = self.choice.cells([table])
-            self._rows[table] = [Row(cell, self._found(cell), self._quoted(cell)) for cell in cells]
+            self._rows[table] = [self.row(cell) for cell in self.choice.cells([table])]
         return self._rows[table]
+
+    def row(self, cell: Cell) -> Row:
+        """A cell with its records."""
+        return Row(cell, self._found(cell), self._quoted(cell))
 
     def _found(self, cell: Cell) -> tuple[Record, ...]:
         recipes = (self.choice.recipe(cell, seed) for seed in range(1, cell.seeds + 1))
@@ -150,54 +152,15 @@ class Tables:
         rows = [row for row in self.main.values() if not is_ours(row.cell.model) and row.records]
         return max(rows, key=lambda row: _mean(row, metric), default=None)
 
-    def reference(self) -> Row | None:
-        """The trained gate of the ablation, which every other arm is held against."""
-        return next(iter(self.rows("ablation")), None)
-
-    def arm_differences(self) -> list[tuple[Row, Difference | None]]:
-        """Every arm of the ablation minus the trained gate; None for an arm that changes nothing."""
-        reference, rows = self.reference(), self.rows("ablation")
-        changed = [row for row in rows if reference is not None and not _same_runs(row, reference)]
-        base = reference.by_seed() if reference else {}
-        found = dict(zip(map(id, changed), differences([(row.by_seed(), base) for row in changed]), strict=True))
-        return [(row, found.get(id(row))) for row in rows]
-
-    @cached_property
-    def arms(self) -> dict[tuple[str, str], Row]:
-        """The ablation by what is changed and the arm's label."""
-        return {(row.cell.group, row.cell.label): row for row in self.rows("ablation")}
-
-    def pairs(self) -> list[tuple[Row, Row]]:
-        """HMLET(End) and LightGCN wherever the ablation has both with the same thing changed."""
-        return [
-            (ours, self.arms[rival])
-            for (group, label), ours in self.arms.items()
-            if (rival := (group, arm_label(label, RIVAL))) in self.arms
-        ]
-
-    def leads(self) -> list[tuple[Row, Row, Difference]]:
-        """These pairs with their differences, as one family."""
-        pairs = self.pairs()
-        found = differences([(ours.by_seed(), rival.by_seed()) for ours, rival in pairs])
-        return [(ours, rival, each) for (ours, rival), each in zip(pairs, found, strict=True)]
-
     @cached_property
     def analysed(self) -> list[Record]:
         """HMLET(End)'s runs whose gates were analysed, by seed."""
         row = self.main.get(OURS)
         return [record for record in row.records if record.analysis] if row else []
 
-    @cached_property
-    def stability(self) -> Stability | None:
-        """How many nodes keep their class over the seeds; None for fewer than two."""
-        row = self.main.get(OURS)
-        records = row.records if row else ()
-        classes = {record.recipe.seed: record.classes for record in records if record.classes is not None}
-        return stability(list(classes.values()), seeds=list(classes)) if len(classes) > 1 else None
-
-    def cost(self) -> list[tuple[str, int, float]]:
-        """Device, runs and minutes of every record behind a table, each run once."""
-        rows = [row for table in TABLES for row in self.rows(table)]
+    def cost(self, more: Sequence[Row] = ()) -> list[tuple[str, int, float]]:
+        """Device, runs and minutes of every record behind a table, and behind more rows, each run once."""
+        rows = [*(row for table in TABLES for row in self.rows(table)), *more]
         records = {record.path: record for row in rows for record in row.records}
         devices = sorted({record.device for record in records.values()})
         return [
@@ -215,7 +178,6 @@ class Tables:
             self._gain_claim(),
             self._variants_claim(),
             *self._gate_claims(),
-            self._stability_claim(),
         ]
 
     def _numbers_claim(self) -> Claim:
@@ -290,15 +252,6 @@ class Tables:
         ]
         return [Claim(about, said, *answer) for (about, said), answer in zip(abouts, answers, strict=True)]
 
-    def _stability_claim(self) -> Claim:
-        """What the paper does not say: whether another seed would put a node into the same class."""
-        about, found = "A node has one class whatever the seed", self.stability
-        if found is None:
-            return Claim(about, NO_NUMBER, NOT_RUN, NOT_RUN)
-        chance = f"{100 * found.keep_by_chance:.1f} % by chance, κ = {found.kappa:.2f}"
-        text = f"{100 * found.keep:.1f} % of nodes over {found.runs} seeds ({chance})"
-        return Claim(about, NO_NUMBER, text, NO_NUMBER)
-
     def _share_answer(self, found: Mapping[str, float], theirs: Sequence[float]) -> tuple[str, str]:
         """Near the paper's shares on its own set; on another one there is nothing to compare with."""
         ours = [100 * share for share in found.values()]
@@ -317,10 +270,6 @@ def chance(gap: Paired, over_seeds: float | None) -> str:
     if gap.t_test_p >= SIGNIFICANT or (over_seeds is not None and over_seeds >= SIGNIFICANT):
         return LEVEL
     return AHEAD if gap.difference > 0 else BEHIND
-
-
-def _same_runs(one: Row, other: Row) -> bool:
-    return bool(one.records) and one.records == other.records
 
 
 def p_text(value: float) -> str:

@@ -10,10 +10,9 @@ from torch import Tensor
 from hmlet.errors import RunError
 from hmlet.runs import tensors as files
 from hmlet.runs.directory import RunDirectory
-from hmlet.runs.record import FORMAT_VERSION, json_checksum
+from hmlet.runs.record import json_checksum
 from hmlet.system.files import replacing
 from hmlet.system.outside import Content, Origin
-from hmlet.system.spelling import option
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -37,10 +36,6 @@ def load_checkpoint(run: RunDirectory) -> tuple[dict[str, Tensor], dict[str, obj
     origin = checkpoint_origin(run)
     if not origin.path.is_file():
         return None
-    if run.record.format_version != FORMAT_VERSION:
-        raise RunError(
-            f"{origin.path} was begun by an older hmlet", f"finish it with that one, or choose another {option('out')}"
-        )
     tensors, metadata, _ = files.read(origin)
     if metadata.pop("checksum", "") != files.checksum(tensors, metadata):
         raise origin.fault("is damaged (its checksum differs)")

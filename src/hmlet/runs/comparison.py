@@ -68,8 +68,8 @@ def floor_of(
     model = build(MODELS[FLOOR].Config(name=FLOOR), training_graph(data), torch.Generator())
     with torch.no_grad():
         model.solve(data.csr("train"))
-        factors = model.factors(lambda embeddings_ND: embeddings_ND)  # nothing is propagated
-    found = evaluate(factors, data, split, mask, k)
+        factors_NF = model.readout([model.embedding]).factors()
+    found = evaluate((factors_NF[: data.n_users], factors_NF[data.n_users :]), data, split, mask, k)
     return {name: found.metrics[name] for name in found.per_user}
 
 

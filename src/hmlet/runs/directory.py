@@ -209,10 +209,8 @@ class RunDirectory(RecordedFiles):
 
     def directions(self, factors: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The run's factors without what popularity adds to scores: they say how alike two users or two items are."""
-        if not self.recipe().scoring.with_popularity:
-            return factors
-        users_UF, items_IF = factors
-        return users_UF[:, :-1].contiguous(), items_IF[:, :-1].contiguous()
+        scoring, (users_UF, items_IF) = self.recipe().scoring, factors
+        return scoring.directions(users_UF), scoring.directions(items_IF)
 
     def item_weights(self) -> ItemWeights | None:
         """The finished weights of an item-item model, which are all that it learned; None if factors rank."""
@@ -227,11 +225,9 @@ class RunDirectory(RecordedFiles):
         return weights
 
     def weights(self) -> dict[str, Tensor]:
-        """The finished model's parameters by today's names, whichever format version they were written in."""
+        """The finished model's parameters."""
         name = "model.safetensors"
         tensors = self.require_finished().read_tensors(name)
-        if self.record.format_version < 2:
-            tensors = files.without_hidden_biases(tensors)
         files.require(tensors, model_tensors(self.recipe(), *self.nodes, tensors, self.origin(name)), self.origin(name))
         return tensors
 

@@ -19,7 +19,7 @@ PER_USER = "per_user.parquet"
 SETTING = {
     "split": Column((pa.string(),)),
     "mask": Column((pa.string(),)),
-    "k": Column((pa.int64(), pa.int32())),  # 32 bits once
+    "k": Column((pa.int64(),)),
     "user": Column((pa.int32(),)),
 }
 
@@ -62,7 +62,7 @@ def store_evaluation(run: RunDirectory, result: Evaluation) -> None:
             if _key(*setting) in run.record.coverage and _has_all_metrics(table.filter(own)):
                 return
             others = table.filter(pc.invert(own))  # a process that was killed may have left rows without a coverage
-            rows = pa.concat_tables([others, rows], promote_options="permissive")  # k was 32 bits once
+            rows = pa.concat_tables([others, rows], promote_options="default")  # which may lack a newer metric
         run.write_table(PER_USER, rows)
         run.record = run.record.with_coverage(_key(*setting), result.coverage)
 

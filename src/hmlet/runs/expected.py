@@ -11,7 +11,7 @@ from torch import Tensor
 from hmlet.config import Recipe
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.models import ItemWeights, Model, build
+from hmlet.models import ItemWeights, Model, Scores, build
 from hmlet.runs.tensors import Shape
 from hmlet.system.outside import Origin, first_line
 
@@ -30,21 +30,19 @@ def model_tensors(
         wide = tuple(embedding.shape)
         raise origin.fault(f": tensor 'embedding': it is {wide}, and the recipe has {recipe.model.columns} columns")
     try:
-        model = empty_model(recipe)
+        model, scores = empty_model(recipe), Scores.start(recipe.scoring, NOBODY)
     except (RuntimeError, MemoryError) as error:
         raise origin.fault(f"does not fit its recipe, whose model cannot be made ({first_line(error)})") from error
-    per_node = model.per_node()
+    of_nodes = model.node_tensors(n_users, n_items) | scores.node_tensors(n_users, n_items)
     return {
-        name: Shape(
-            tuple(model.node_shape(name, n_users, n_items) if name in per_node else tensor.shape), (tensor.dtype,)
-        )
-        for name, tensor in model.state_dict().items()
+        name: Shape(of_nodes[name].shape if name in of_nodes else tuple(tensor.shape), (tensor.dtype,))
+        for name, tensor in (model.state_dict() | scores.state_dict()).items()
     }
 
 
 def empty_model(recipe: Recipe) -> Model:
     """The recipe's model for no users and no items."""
-    return build(recipe.model, NOBODY, torch.Generator(), recipe.scoring)
+    return build(recipe.model, NOBODY, torch.Generator())
 
 
 def require_item_weights(weights: ItemWeights, n_items: int, origin: Origin) -> None:

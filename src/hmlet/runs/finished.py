@@ -20,7 +20,7 @@ from hmlet.data.catalog import CATALOG, load
 from hmlet.data.record import is_prepared
 from hmlet.errors import ConfigError, RunError
 from hmlet.ranking.evaluation import Evaluation, Evaluations, evaluate_at
-from hmlet.ranking.scoring import Scored, repeated_scorer, scored_by_weights
+from hmlet.ranking.scoring import Scored, factor_scorer, scored_by_weights
 from hmlet.runs.choices import GATE_COLUMNS, GATES, Choices
 from hmlet.runs.directory import DATA, IDS, Epoch, RunDirectory
 from hmlet.runs.evaluations import store_evaluation, stored_evaluation
@@ -83,7 +83,7 @@ class FinishedRun:
         weights = self.directory.item_weights()
         if weights is None:
             users_UF, items_IF = self.factors
-            return users_UF, repeated_scorer(items_IF)
+            return users_UF, factor_scorer(items_IF)
         return scored_by_weights(weights, self.data.csr("train"))
 
     @cached_property

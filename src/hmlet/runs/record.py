@@ -34,7 +34,6 @@ from hmlet.version import VERSION
 
 RECORD = "run.json"
 FORMAT_VERSION = 2
-READABLE = (1, 2)  # 1: gates had a bias in every dense layer, which `RunDirectory.weights` folds into the running means
 RESTORE = "restore it from a copy"
 
 
@@ -213,7 +212,7 @@ class RunRecord(Part):
     versions: Versions
     """Versions of hmlet and of the libraries that computed the numbers."""
     source: Source = Source(commit=None, clean=None)
-    """The source code that the run was started with; absent in runs of older versions."""
+    """The source code that the run was started with; absent in some recorded runs."""
     hardware: Hardware
     """The machine that the run was trained on."""
     compared: Mapping[str, float] = Field(default_factory=dict)
@@ -313,10 +312,9 @@ class RunRecord(Part):
         if recorded != computed:
             raise origin.fault("is damaged (its checksum differs)")
         version = content.get("format_version", FORMAT_VERSION)
-        if version not in READABLE:
+        if version != FORMAT_VERSION:
             raise RunError(
-                f"{origin.path.parent} has format version {version}, and this hmlet reads "
-                f"{' and '.join(map(str, READABLE))}",
+                f"{origin.path.parent} has format version {version}, and this hmlet reads version {FORMAT_VERSION}",
                 "open it with the hmlet that wrote it, or train again",
             )
         return checked(cls, content, origin)

@@ -157,19 +157,3 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(_bytes(tensor))
     return digest.hexdigest()
-
-
-def without_hidden_biases(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Version 1's gates as version 2 has them: (x + b) - mean is x - (mean - b), and the last bias has no number."""
-    upgraded = dict(tensors)
-    for name in tensors:
-        gate, dot, number = name.rpartition(".bias.")
-        if not (gate.startswith("gates.") and dot and number.isdigit()):
-            continue
-        mean = f"{gate}.norm.{number}.running_mean"
-        if mean in tensors:
-            upgraded[mean] = tensors[mean] - tensors[name]
-        else:
-            upgraded[f"{gate}.bias"] = tensors[name]
-        del upgraded[name]
-    return upgraded

@@ -21,12 +21,13 @@ from pathlib import Path
 
 import torch
 
-from hmlet.config import Recipe, Shape, resolution
+from hmlet.config import Recipe, SettingsRequest, Shape, Target
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name
 from hmlet.data.inputs import DataLike, as_dataset
 from hmlet.data.record import is_prepared, read_record
 from hmlet.errors import ConfigError, HmletError, NothingHeldOut, RunError, TooLittleTime
+from hmlet.graph import Sizes
 from hmlet.models import FLOOR, MODELS, QUICK
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.finished import FinishedRun
@@ -41,8 +42,8 @@ from hmlet.system.units import duration
 from hmlet.training.comparison import nominal_cost
 from hmlet.training.floor import nominal_training_seconds
 from hmlet.training.loop import choose_device, fit
-from hmlet.training.planning import Sizes
 from hmlet.training.trainer import EpochEvent, Interrupted, StopTraining
+from hmlet.tuning.choice import choose
 
 PAGE, RUNS, DATA, LOCK = "leaderboard.html", "runs", "data", "leaderboard.lock"
 OVERRUN = 0.05  # of the budget: a model that is nearly done may end
@@ -107,9 +108,9 @@ def contestants(data: Dataset, models: Sequence[str], device: str) -> list[Conte
     names = list(dict.fromkeys(models)) or list(MODELS)
     if FLOOR in MODELS and FLOOR not in names:
         names.append(FLOOR)
-    found = []
+    found, target = [], Target(known_name(data), Shape.of(data), device)
     for name in names:
-        recipes = resolution.alternatives(name, dataset=known_name(data), shape=Shape.of(data), device=device)
+        recipes = SettingsRequest(name).alternatives(target)
         # A rough time orders the models. The first runs correct it.
         cost = 0.0 if MODELS[name].Config.solved else nominal_cost(data, recipes, device)
         found.append(Contestant(name, recipes, cost))
@@ -181,7 +182,8 @@ class _Contest:
 
             recipes = each.recipes if before is None else [before.recipe()]
             ends = time.monotonic() + self._allowance(each) if each.cost else None  # what is solved is never shortened
-            fit(self.data, recipes, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
+            how = choose(self.data, recipes, path, device=self.device, resume=True, deadline=ends, tell=show)
+            fit(self.data, how, path, device=self.device, resume=True, deadline=ends, listener=listen, tell=show)
         run = FinishedRun.open(path)
         valid, test = (run.evaluate(part, k=K) for part in ("valid", "test"))
         wanted = {recipe.objective: recipe.train.epochs for recipe in each.recipes}

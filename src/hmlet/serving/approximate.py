@@ -59,8 +59,7 @@ class Approximate:
         users = np.unique(np.linspace(0, len(self.users_UF) - 1, MEASURED_USERS).astype(np.int64))
         hits = total = 0
         for user in map(int, users):
-            own = torch.from_numpy(self.seen.row(user).astype(np.int64))
-            exact = top_k(self.users_UF[user][None], self.items_IF, MEASURED_K, (torch.zeros_like(own), own))
+            exact = top_k(self.users_UF[user][None], self.items_IF, MEASURED_K, [self.seen.row(user)])
             best = {item for item in exact.items_BK[0].tolist() if item != NO_ITEM}
             hits += len(best.intersection(self.top_k(user, MEASURED_K)[0]))
             total += len(best)

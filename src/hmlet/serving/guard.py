@@ -1,16 +1,17 @@
-"""The door: host, token, origin, size, time and load are checked before any endpoint sees a request."""
+"""What every request passes, whatever it asks for: who may call, how much may come, one log line, one error shape."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import random
+import os
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from hmlet.serving import strict_json
-from hmlet.serving.failures import Refusal, overloaded, shape
-from hmlet.serving.settings import Settings
+from hmlet.serving.errors import CLOSE, Refusal, overloaded, shape
+from hmlet.serving.observe import Metrics, log_failure, log_request
+from hmlet.serving.settings import Limits, Settings
 from hmlet.system.spelling import option
 
 Scope = MutableMapping[str, Any]
@@ -20,97 +21,67 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PROBES = frozenset({"/v1/health", "/v1/ready"})  # answered to anyone: a kubelet knows no name and no token
-AT_ANY_LOAD = PROBES | {"/metrics"}
-ONCE = ("host", "authorization", "origin", "content-length", "transfer-encoding")  # headers that decide who may enter
-SMALL_BODY = 1 << 14  # bytes: a body up to here is always received, whatever others hold
-LINGER_SECONDS = 2.0
-CLOSE = {"connection": "close"}  # of an answer to a request that is not read to its end
+READING = ("GET", "HEAD")
+ONCE = (b"host", b"authorization", b"origin", b"content-length", b"transfer-encoding")  # they decide who may enter
+SMALL_BODY = 1 << 16  # bytes: beyond it a body counts as large while it is received
 
 
 class Guard:
-    """An ASGI application that lets a request through to another, whole and checked, or refuses it.
+    """An ASGI application around the router: it checks headers, counts, logs, and turns every error into an answer."""
 
-    A request takes one of the `in_flight` slots when its body has arrived, and leaves it when its answer begins. So a
-    client that sends or reads slowly holds no slot. An endpoint whose answer takes long, and which limits such calls on
-    its own, leaves the slot early with `scope["leave"]`.
-    """
-
-    def __init__(self, app: App, settings: Settings, public: frozenset[str]) -> None:
+    def __init__(self, app: App, settings: Settings, metrics: Metrics, public: frozenset[str]) -> None:
         self.app = app
-        self.settings = settings
-        self.limits = settings.limits
+        self.hosts, self.token = settings.hosts, settings.token
+        self.metrics = metrics
         self.public = public  # paths that need no token
-        self.in_flight = 0
-        self.arriving = 0  # bytes of large bodies that are being received
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        try:
-            headers = self.checked(scope)
-            self._check_load(scope)
-            body = await self._body(headers, receive)
-            if body is None:
-                return
-            self._check_load(scope)  # again: others may have come while the body arrived
-            if body and scope["method"] == "POST":
-                scope["json"] = strict_json.parse(body)
-        except Refusal as error:
-            await _refuse(error, receive, send)
-            return
-        await self._admit(scope, _replay(body, receive), send)
+        request, start, status = os.urandom(8).hex(), time.perf_counter(), 0
+        scope["app"] = self  # the router then raises 404 and 405 instead of answering them
+        scope["run"] = None
 
-    def checked(self, scope: Scope) -> dict[str, str]:
-        """The headers of a request that may enter; raises a Refusal for any other."""
-        headers = _headers(scope)
-        is_reading = scope["method"] in ("GET", "HEAD")
-        if not (is_reading and scope["path"] in PROBES):
-            self._check_host(headers)
-            self._check_token(scope, headers)
-        if not is_reading:
-            self._check_origin(headers)
-            _check_content_type(scope, headers)
-        return headers
-
-    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application compute the answer in a slot of its own."""
-        slots = 1
-        self.in_flight += slots
-
-        def leave() -> None:
-            nonlocal slots
-            self.in_flight -= slots
-            slots = 0
-
-        scope["leave"] = leave
-
-        async def leaving(message: Message) -> None:
-            leave()
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"].append((b"x-request-id", request.encode()))
             await send(message)
 
         try:
-            await self.app(scope, receive, leaving)
+            self._check(scope)
+            await self.app(scope, receive, watched)
+        except (Exception, asyncio.CancelledError) as error:
+            known = log_failure(error, request)
+            if not status:
+                await _refuse(watched, known)
+            else:
+                raise  # half an answer is out: the server closes the connection
         finally:
-            leave()
+            seconds = time.perf_counter() - start
+            route = getattr(scope.get("endpoint"), "path", "other")  # of a bounded number, unlike paths
+            self.metrics.answered(route, status, seconds)
+            log_request(scope, request, status, seconds)
 
-    def _check_load(self, scope: Scope) -> None:
-        if scope["path"] not in AT_ANY_LOAD and self.in_flight >= self.limits.in_flight:
-            raise overloaded(f"{self.in_flight} requests are being answered")
+    def _check(self, scope: Scope) -> None:
+        """Refuse a request whose headers say that it may not enter."""
+        headers, reading = _headers(scope), scope["method"] in READING
+        if not (reading and scope["path"] in PROBES):
+            host = headers.get(b"host", b"").decode("latin-1")
+            if _hostname(host) not in self.hosts:
+                fix = f"start it with {option('allow_hosts')}"
+                raise Refusal(400, f"host {host[:100]!r} is not allowed", fix, "bad-host")
+            self._check_token(scope, headers)
+            if not reading:
+                _check_origin(headers.get(b"origin"), host)
 
-    def _check_host(self, headers: dict[str, str]) -> None:
-        host = headers.get("host", "")
-        if _hostname(host) not in self.settings.hosts:
-            raise Refusal(
-                400, f"host {host[:100]!r} is not allowed", f"start it with {option('allow_hosts')}", "bad-host"
-            )
-
-    def _check_token(self, scope: Scope, headers: dict[str, str]) -> None:
-        if self.settings.token is None or scope["path"] in self.public:
+    def _check_token(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        if self.token is None or scope["path"] in self.public:
             return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        expected = self.settings.token.encode()
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("utf-8", "replace"), expected):
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self.token.encode()):
             raise Refusal(
                 401,
                 "this service asks for a token, and the request has none or another",
@@ -118,52 +89,75 @@ class Guard:
                 headers={"www-authenticate": "Bearer"},
             )
 
-    def _check_origin(self, headers: dict[str, str]) -> None:
-        """A browser says which page a POST comes from; only our own page may send one."""
-        origin, host = headers.get("origin"), headers["host"].lower()
-        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
-            raise Refusal(403, f"a page of {origin[:100]!r} may not call this service", "call it from its own page")
 
-    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes | None:
-        """The whole body within the limits of size and time, or None where the client has gone."""
-        limit, announced = self.limits.body_bytes, headers.get("content-length", "0")
-        too_large = Refusal(413, f"the body is larger than {limit:,} bytes", "send fewer ids at a time", headers=CLOSE)
-        if announced.isascii() and announced.isdigit() and int(announced[:20]) > limit:
-            raise too_large
-        parts, size, counted = [], 0, 0
+class Bodies:
+    """Receives bodies, each within limits of size and time, and few large ones at once."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._large = 0
+
+    async def receive(self, scope: Scope, receive: Receive) -> bytearray:
+        """The whole body. Raises a Refusal if it is too large, too slow or not JSON."""
+        headers = dict(scope["headers"])
+        _check_content_type(headers)
+        announced = headers.get(b"content-length", b"0")
+        if len(announced) > 20 or int(announced) > self.limits.body_bytes:
+            raise self._too_large()
         try:
-            async with asyncio.timeout(self.limits.seconds * random.uniform(0.8, 1)):  # a crowd does not end at once
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > limit:
-                        raise too_large
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
-                    if size > SMALL_BODY:
-                        self.arriving, counted = self.arriving + size - counted, size
-                        if self.arriving > self.limits.arriving_bytes:
-                            raise overloaded("too many large bodies are being received", CLOSE)
+            async with asyncio.timeout(self.limits.seconds):
+                return await self._whole(receive)
         except TimeoutError:
             slow = f"the body took longer than {self.limits.seconds:g} seconds"
             raise Refusal(408, slow, "send it at once", headers=CLOSE) from None
+
+    async def _whole(self, receive: Receive) -> bytearray:
+        body, counted = bytearray(), False
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(400, "the client closed the connection", "send the whole body")
+                body += message.get("body", b"")
+                if len(body) > self.limits.body_bytes:
+                    raise self._too_large()
+                if not message.get("more_body"):
+                    return body
+                if len(body) > SMALL_BODY and not counted:
+                    if self._large >= self.limits.large_bodies:
+                        raise overloaded(f"{self._large} large bodies are being received")
+                    self._large, counted = self._large + 1, True
         finally:
-            self.arriving -= counted
+            self._large -= counted
+
+    def _too_large(self) -> Refusal:
+        most = f"the body is larger than {self.limits.body_bytes:,} bytes"
+        return Refusal(413, most, "send fewer ids at a time")
 
 
-def _headers(scope: Scope) -> dict[str, str]:
+async def _refuse(send: Send, error: Refusal) -> None:
+    """Answer with the error. What is left of the body is read and thrown away by the server, for a limited time."""
+    body = shape(error)
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
     """Names and values. Refuses what two readers of one request could take for two different requests."""
-    found: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        key = name.decode("latin-1").lower()
-        if key in found and key in ONCE:
-            raise Refusal(400, f"the header {key} is sent twice", "send it once", headers=CLOSE)
-        found[key] = value.decode("latin-1")
-    if "content-length" in found and "transfer-encoding" in found:  # RFC 9112, section 6.1
+    found = dict(scope["headers"])
+    if len(found) < len(scope["headers"]):
+        names = [name for name, _ in scope["headers"]]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise Refusal(400, f"the header {name.decode()} is sent twice", "send it once", headers=CLOSE)
+    if b"content-length" in found and b"transfer-encoding" in found:  # RFC 9112, section 6.1
         raise Refusal(400, "both content-length and transfer-encoding are sent", "send one of them", headers=CLOSE)
+    if found.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        raise Refusal(
+            400, "this transfer-encoding is not supported", "send `chunked`, or no such header", headers=CLOSE
+        )
     return found
 
 
@@ -174,40 +168,18 @@ def _hostname(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _check_content_type(scope: Scope, headers: dict[str, str]) -> None:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if scope["method"] == "POST" and kind != "application/json":
-        raise Refusal(415, f"the body is {kind[:60] or 'of no type'}", "send `Content-Type: application/json`")
+def _check_origin(origin: bytes | None, host: str) -> None:
+    """A browser says which page a POST comes from; only our own page may send one."""
+    if origin is not None and origin.decode("latin-1").lower() not in (
+        f"http://{host}".lower(),
+        f"https://{host}".lower(),
+    ):
+        page = origin.decode("latin-1")[:100]
+        raise Refusal(403, f"a page of {page!r} may not call this service", "call it from its own page")
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that hands over the body once, and listens to the client after that."""
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return replay
-
-
-async def _refuse(error: Refusal, receive: Receive, send: Send) -> None:
-    """Answer with the error, and close where the request was not read to its end.
-
-    A connection that is closed while its client still sends is reset, and the answer may be lost with it. So after the
-    whole answer has gone out, what still comes is thrown away for a moment.
-    """
-    body = shape(error)
-    unread = CLOSE.items() <= error.headers.items()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body, "more_body": unread})
-    if not unread:
-        return
-    try:
-        async with asyncio.timeout(LINGER_SECONDS):
-            while (await receive()).get("more_body", False):
-                pass
-    except TimeoutError:
-        pass
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+def _check_content_type(headers: dict[bytes, bytes]) -> None:
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        sent = kind.decode("latin-1")[:60] or "of no type"
+        raise Refusal(415, f"the body is {sent}", "send `Content-Type: application/json`")

@@ -1,236 +1,162 @@
-"""What requests and answers look like: FastAPI checks the first and documents both.
+"""Requests and answers as types. msgspec decodes and encodes them, and /openapi.json is generated from them.
 
-A member of a union has its tag in angle brackets: Pydantic puts it into the path of an error, which is told without it.
+Lists, explanations and similar items are the library's own types (hmlet.recommend).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-# The most that a request may ask for: part of the description that clients read, and so the same for every service.
+from hmlet.recommend.answers import Recommendation, SimilarItems
+
+# What one request may ask for. Clients read it in the description, so it is the same for every service.
 MAX_K = 1000
 MAX_USERS = 1000
-MAX_ITEMS = 1000  # of a newcomer, or to find similar ones of
-MAX_FILTER = 10_000  # ids in `allow` or `deny`
+MAX_ITEMS = 1000
+MAX_FILTER = 10_000
 ID_LENGTH = 500
-QUERY_LENGTH = 100
 
-
-def _whole(value: object) -> object:
-    """JSON has one kind of number: 20.0 is the integer 20."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _kind_of_id(value: object) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    return "<text>" if isinstance(value, str) else "<integer>"
-
-
-Arm = Literal["a", "b"]
-Integer = Annotated[StrictInt, BeforeValidator(_whole)]
-Text = Annotated[StrictStr, Field(max_length=ID_LENGTH)]
-Id = Annotated[
-    Annotated[Integer, Tag("<integer>")] | Annotated[Text, Tag("<text>")],
-    Discriminator(_kind_of_id, custom_error_type="id", custom_error_message="An id is a whole number or a text"),
+IdText = Annotated[str, Meta(max_length=ID_LENGTH)]
+Id = int | IdText
+OnUnknown = Annotated[
+    Literal["error", "skip"],
+    Meta(description="Refuse a request with an id that the run does not have, or skip the id with a warning."),
 ]
-ListLength = Annotated[StrictInt, Field(ge=1, le=MAX_K, description="Length of the list."), BeforeValidator(_whole)]
+Length = Annotated[int, Meta(ge=1, le=MAX_K, description="Length of the list.")]
+Users = Annotated[list[Id], Meta(min_length=1, max_length=MAX_USERS)]
+Items = Annotated[list[Id], Meta(min_length=1, max_length=MAX_ITEMS)]
+Filter = Annotated[list[Id], Meta(max_length=MAX_FILTER)]
+Kind = Literal["number", "string"]
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Request(Struct, forbid_unknown_fields=True):
+    """A body."""
 
 
-class Skipping(_Request):
-    on_unknown: Annotated[
-        Literal["error", "skip"],
-        Field(description="Refuse a request with an id that the run does not have, or skip the id with a warning."),
-    ] = "error"
+# -- requests -----------------------------------------------------------------------------------------------------
 
 
-class _Filtered(Skipping):
-    k: ListLength = 20
-    allow: Annotated[
-        list[Id] | None, Field(max_length=MAX_FILTER, description="Recommend these items only; without it, any.")
-    ] = None
-    deny: Annotated[list[Id] | None, Field(max_length=MAX_FILTER, description="Never recommend these items.")] = None
+class Recommend(Request):
+    """Either `users` that the model knows, or the `items` of someone it has never seen."""
+
+    users: Annotated[Users | UnsetType, Meta(description="Users that the model knows.")] = UNSET
+    items: Annotated[Items | UnsetType, Meta(description="The items of a new user.")] = UNSET
+    k: Length = 20
+    allow: Annotated[Filter | None, Meta(description="Recommend these items only; any without it.")] = None
+    deny: Annotated[Filter | None, Meta(description="Never recommend these items.")] = None
+    on_unknown: OnUnknown = "error"
+
+    def __post_init__(self) -> None:
+        if (self.users is UNSET) == (self.items is UNSET):
+            raise ValueError('a request has either "users", whom the model knows, or the "items" of a new user')
 
 
-class ForUsers(_Filtered):
-    """Users whom the model knows, by their own ids."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["gimp", "0ad"], "k": 5, "deny": ["libc6"]}]})
-    users: Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
-
-
-class ForNewcomer(_Filtered):
-    """Someone whom the model has never seen, by the items that they have."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
-    items: Annotated[list[Id], Field(min_length=1, max_length=MAX_ITEMS)]
-
-
-def _kind(value: object) -> str | None:
-    """The member that fits; None if a body has both lists or neither."""
-    if isinstance(value, dict) and ("users" in value) != ("items" in value):
-        return "<users>" if "users" in value else "<newcomer>"
-    return None
-
-
-Recommend = Annotated[
-    Annotated[ForUsers, Tag("<users>")] | Annotated[ForNewcomer, Tag("<newcomer>")],
-    Discriminator(
-        _kind,
-        custom_error_type="users_or_items",
-        custom_error_message='A request has either "users", whom the model knows, or the "items" of a newcomer',
-    ),
-]
-
-
-class Similar(Skipping):
+class Similar(Request):
     """Items, by their own ids."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": ["libc6", "libgtk-3-0"], "k": 5}]})
-    items: Annotated[list[Id], Field(min_length=1, max_length=MAX_ITEMS)]
-    k: ListLength = 20
+    items: Items
+    k: Length = 20
+    on_unknown: OnUnknown = "error"
 
 
-class Explain(_Request):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"user": "gimp", "item": "libc6"}]})
+class Explain(Request):
+    """A user and an item."""
+
     user: Id
     item: Id
 
 
-class Reload(_Request):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"run": "second"}]})
-    run: Annotated[StrictStr, Field(min_length=1, max_length=ID_LENGTH, description="A run below the root.")]
-    arm: Annotated[Arm, Field(description="The arm to replace; b only in a service with two runs.")] = "a"
+class Reload(Request):
+    """A run below the reload root."""
+
+    run: Annotated[str, Meta(min_length=1, max_length=ID_LENGTH, description="A run below the reload root.")]
 
 
-class Error(BaseModel):
+class Page(Struct):
+    """Part of a search."""
+
+    query: Annotated[str, Meta(max_length=100, description="Part of an id or a name; everything without it.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+    offset: Annotated[int, Meta(ge=0, le=2**31)] = 0
+
+
+class OfUser(Struct):
+    """One user, and how many of their items to list."""
+
+    user: IdText
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+
+
+class Sample(Struct):
+    """How many nodes to show."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 2000
+
+
+# -- answers ------------------------------------------------------------------------------------------------------
+
+
+class Error(Struct):
     code: str
     message: str
     hint: str
 
 
-class Failure(BaseModel):
+class Failure(Struct):
     """The one error shape."""
 
     error: Error
 
 
-class ScoredItem(BaseModel):
-    item: int | str
-    score: float
-    name: str | None = None
-
-
-class Recommendation(BaseModel):
-    user: int | str | None = None
-    items: list[ScoredItem]
-    arm: Arm | None = None
-
-
-class Recommendations(BaseModel):
-    """What a request with `on_unknown: "skip"` gets: a list for each known user, and warnings that name the others."""
+class Recommendations(Struct):
+    """The answer with `on_unknown: "skip"`: a list for each known user, and a warning for each unknown id."""
 
     recommendations: list[Recommendation]
     warnings: list[str]
 
 
-class SimilarItems(BaseModel):
-    item: int | str
-    items: list[ScoredItem]
-
-
-class SimilarAnswer(BaseModel):
-    """What a request with `on_unknown: "skip"` gets: a list for each known item, and warnings that name the others."""
+class SimilarAnswer(Struct):
+    """The answer with `on_unknown: "skip"`: a list for each known item, and a warning for each unknown id."""
 
     similar: list[SimilarItems]
     warnings: list[str]
 
 
-class Health(BaseModel):
+class Health(Struct):
     status: str
 
 
-class User(BaseModel):
+class User(Struct):
     user: int | str
-    name: str | None = None
     degree: int
+    name: str | UnsetType | None = UNSET
 
 
-class Item(BaseModel):
+class Item(Struct):
     item: int | str
-    name: str | None = None
     degree: int
+    name: str | UnsetType | None = UNSET
 
 
-class OwnItem(BaseModel):
+class OwnItem(Struct):
     item: int | str
-    name: str | None = None
+    name: str | UnsetType | None = UNSET
 
 
-class LayerPart(BaseModel):
-    layer: int
-    contribution: float
-
-
-class BranchChoice(BaseModel):
-    branch: Literal["linear", "non-linear"]
-    probability: float
-
-
-class GateChoices(BaseModel):
-    """What the gate of one layer chose for the user and for the item."""
-
-    layer: int
-    user: BranchChoice
-    item: BranchChoice
-
-
-class Carrier(OwnItem):
-    """One of the user's items, and what the score loses without it."""
-
-    contribution: float
-
-
-class Explanation(OwnItem):
-    """The score by layer and by the user's items. Either way, with `from_popularity`, the parts add up to it; by item
-    there is also a remainder."""
-
-    user: int | str
-    score: float
-    seen: bool
-    layers: list[LayerPart]
-    gates: list[GateChoices]
-    carried_by: list[Carrier]
-    from_popularity: float
-    remainder: float
-    sentence: str
-
-
-class ArmExplanation(Explanation):
-    """An explanation, and the arm that it comes from if two runs are served."""
-
-    arm: Arm | None = None
-
-
-class Node(BaseModel):
+class Node(Struct):
     """A node of the gate map: for each gated layer, the non-linear branch's `probability` and whether it was chosen."""
 
-    model_config = ConfigDict(populate_by_name=True)
     side: str
     id: int | str
     degree: int
-    class_: Annotated[str | None, Field(alias="class")]
+    class_: str | None = field(name="class")
     probability: list[float]
     nonlinear: list[bool]
 
 
-class Overview(BaseModel):
+class Overview(Struct):
     """The gate map. FL and FNL chose the linear and the non-linear branch at every gated layer, PNL both."""
 
     layers: list[int]
@@ -240,7 +166,7 @@ class Overview(BaseModel):
     sample: list[Node]
 
 
-class ServedData(BaseModel):
+class ServedData(Struct):
     """The data set of the run, and its numbers of users and items."""
 
     name: str
@@ -248,33 +174,43 @@ class ServedData(BaseModel):
     items: int
 
 
-class Search(BaseModel):
+class Search(Struct):
     """How items are found. An approximate search has an index, and its recall was measured on so many users."""
 
     kind: Literal["exact", "approximate"]
-    index: str | None = None
-    recall_at_20: float | None = None
-    measured_on_users: int | None = None
+    index: str | UnsetType = UNSET
+    recall_at_20: float | UnsetType = UNSET
+    measured_on_users: int | UnsetType = UNSET
 
 
-class ServedArm(BaseModel):
-    """One of two runs, and the share of users whom it answers."""
+class Ids(Struct):
+    """Whether answers carry the ids of users and of items as numbers or as strings. Requests may use either.
 
-    arm: Arm
-    run: str
-    model: str
-    share: float
+    Numbers beyond 2^53 would change in JavaScript, so a side that has one gets strings for all of its ids.
+    """
+
+    user: Kind
+    item: Kind
 
 
-class Served(BaseModel):
-    """What is served, and how it is searched."""
+class Served(Struct):
+    """The run that is served, its data and quality, and how it is searched."""
 
     run: str
     model: str
     data: ServedData
+    ids: Ids
     factor_size: int | None  # None: it ranks by item-item weights
     valid: dict[str, float] | None
     versions: dict[str, str]
     named: dict[str, bool]
     search: Search
-    arms: list[ServedArm] | None = None  # of a service with two runs
+
+
+Examples = list[dict[str, Any]]
+EXAMPLES: dict[type, Examples] = {  # of bodies; the embedded data set has these ids
+    Recommend: [{"users": ["gimp", "0ad"], "k": 5, "deny": ["libc6"]}, {"items": ["libc6", "libgtk-3-0"], "k": 5}],
+    Similar: [{"items": ["libc6", "libgtk-3-0"], "k": 5}],
+    Explain: [{"user": "gimp", "item": "libc6"}],
+    Reload: [{"run": "second"}],
+}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from hmlet.errors import HmletError
 from hmlet.system.files import unwritable
@@ -15,30 +14,29 @@ from hmlet.system.files import unwritable
 
 @contextmanager
 def held(path: Path, patience: float = 0.0, kind: type[HmletError] = HmletError) -> Iterator[None]:
-    """Hold a file for its directory, made where there is none, after waiting for others for up to `patience` seconds.
+    """Hold a file for its directory, made if it does not exist, after waiting for others for up to `patience` seconds.
 
-    A system error, or a lock that another process keeps, raises `kind`.
+    A system error, or a lock that another process keeps, raises `kind`. The file stays: removing it would let two
+    processes hold locks of one name.
     """
+    lock = FileLock(path, timeout=patience, thread_local=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
+        lock.acquire()
+    except Timeout as error:
+        raise kind(f"{path.parent} is being written by another process", "wait for it, or stop it first") from error
     except OSError as error:
         raise unwritable(path, error, kind) from error
     try:
-        deadline = time.monotonic() + patience
-        while not _locked(handle):
-            if time.monotonic() >= deadline:
-                raise kind(f"{path.parent} is being written by another process", "wait for it, or stop it first")
-            time.sleep(0.05)
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
-def _locked(handle: int) -> bool:
-    """Whether the lock on an open file is ours now."""
+def is_held(path: Path) -> bool:
+    """Whether anyone holds this lock now."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        with FileLock(path, timeout=0.0):
+            return False
+    except Timeout:
+        return True

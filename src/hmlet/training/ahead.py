@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from hmlet.config import Recipe
+from hmlet.graph import Sizes
 from hmlet.graph.kernels import launching
 from hmlet.system.threads import possible_threads
-from hmlet.training.planning import Sizes, memory_plan
+from hmlet.training.planning import memory_plan
 
 log = logging.getLogger(__name__)
 

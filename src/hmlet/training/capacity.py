@@ -8,12 +8,12 @@ import torch
 
 from hmlet.config import Recipe
 from hmlet.errors import DataError
-from hmlet.graph import require_edges
+from hmlet.graph import Sizes, require_edges
 from hmlet.system.ranks import Ranks
 from hmlet.system.units import parse_bytes, readable
 from hmlet.training.forecast import seconds_of
 from hmlet.training.loop import choose_device, require_ranks
-from hmlet.training.planning import Change, MemoryPlan, Sizes, changes, fits, free_memory, memory_plan
+from hmlet.training.planning import Change, MemoryPlan, changes, fits, free_memory, memory_plan
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,8 +15,7 @@ be counted:
 
 So the floor is of this algorithm (K products forward, K backward over all nodes), and of no better one.
 
-What a model does beyond products with Â it counts itself (`ModelConfig.work`), and a loss counts its batch
-(`Loss.work`).
+What a model does beyond products with Â it counts itself (`ModelConfig.work`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ from torch import Tensor
 from hmlet.config import Recipe
 from hmlet.graph.kernels import build_operator, multiplies_bfloat16
 from hmlet.graph.work import FLOAT, INDEX, INVERSE, Part, Rates
-from hmlet.losses import LOSSES, build_loss
+from hmlet.losses import LOSSES
+from hmlet.losses.softmax import Tempered
 
 COPY_BYTES = {"cuda": 1 << 28, "cpu": 1 << 27}  # far beyond the caches where there is time for it
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows of the square product that shows the rate of multiplication
@@ -63,14 +63,14 @@ def nominal_seconds(
 
 def multiplied_type(recipe: Recipe, device: torch.device) -> torch.dtype:
     """The type of the largest matrix products of a step; on a CPU, smaller ones may be in float32."""
-    narrow = device.type == "cuda" or (LOSSES[recipe.train.loss].tempered and multiplies_bfloat16(device))
+    narrow = device.type == "cuda" or (issubclass(LOSSES[recipe.train.loss], Tempered) and multiplies_bfloat16(device))
     return torch.bfloat16 if narrow and recipe.train.precision == "bfloat16" else torch.float32
 
 
 def nominal_training_seconds(recipe: Recipe, n_users: int, n_items: int, n_edges: int, device: str) -> float:
     """About what all steps of a training take on a common device: for what compares trainings."""
     train = recipe.train
-    entries = n_users if LOSSES[train.loss].counts_users else n_edges
+    entries = n_users if LOSSES[train.loss].entries == "users" else n_edges
     step = nominal_seconds(recipe, n_users, n_items, n_edges, device)
     return step * train.epochs * math.ceil(entries / train.batch_size)
 
@@ -95,7 +95,7 @@ def step_parts(
     size, layers, n_nodes = model.columns, model.depth, n_users + n_items
     table = n_nodes * size
     entries = 2 * n_edges * (1.0 - train.edge_dropout)
-    parts = build_loss(train.loss, recipe.loss).work(size, train.batch_size, layers, storage, n_users, n_items)
+    parts = _of_a_batch(recipe, size, layers, storage, n_users, n_items)
     if layers and train.edge_dropout:
         parts.append(Part("edge dropout", moved=2 * n_edges * (2 * INDEX + FLOAT) + entries * (INDEX + FLOAT)))
     for _ in range(2 * layers):
@@ -111,6 +111,23 @@ def step_parts(
     # Adam reads the gradient, reads and writes the parameters and two moments.
     moved = table * (6 * FLOAT + (storage if layers else FLOAT) + copy) + model.weights(resting) * 28
     return [*parts, Part("optimizer", moved=moved)]
+
+
+def _of_a_batch(recipe: Recipe, size: int, depth: int, storage: int, n_users: int, n_items: int) -> list[Part]:
+    """What a step cannot avoid for drawing a batch and for reading its rows of every layer, and to compare users with
+    many items."""
+    loss, batch = LOSSES[recipe.train.loss], recipe.train.batch_size
+    a_row = 2 * size * (FLOAT + depth * storage)  # of every layer is read once, and its gradient added to it once
+    if not issubclass(loss, Tempered):
+        # Three random numbers; a place, two offsets and an item.
+        return [Part("sampling", moved=batch * (3 + 4) * 8), Part("readout and loss", moved=3 * batch * a_row)]
+    positives = int(getattr(recipe.loss, "positives", 1))
+    users = min(batch, n_users) if loss.entries == "users" else max(1, batch // positives)
+    items = int(getattr(recipe.loss, "negatives", 0)) or n_items
+    compared = Part("readout and loss", moved=(users + items) * a_row, operations=3 * 2.0 * users * items * size)
+    if loss.entries == "users":
+        return [compared]
+    return [Part("sampling", moved=users * (1 + 2 * positives + 3) * 8), compared]
 
 
 class PartFloor(TypedDict):

@@ -14,7 +14,7 @@ import torch
 from hmlet.config import Recipe
 from hmlet.data import Dataset, Interactions, Vocabulary
 from hmlet.errors import TooLittleTime
-from hmlet.losses import build_loss
+from hmlet.losses.sampling import eligible_users
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import duration
@@ -222,7 +222,7 @@ def seconds_of(recipe: Recipe, users: int, items: int, edges: int, device: torch
     few_users, few_items, few_edges = (max(2, round(size * share)) for size in (users, items, edges))
     data = random_data(few_users, few_items, few_edges, recipe.seed)
     if not recipe.model.solved:
-        build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
+        eligible_users(data.csr("train"), data.n_items)
     pace, per_epoch = measure_pace(data, small, device)
 
     def growth(resting: bool) -> float:

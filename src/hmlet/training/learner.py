@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.data import Dataset
-from hmlet.graph import Graph, propagator, training_graph
+from hmlet.graph import Graph, Sizes, propagator, training_graph
 from hmlet.graph.kernels import Operator
-from hmlet.graph.layers import with_popularity
 from hmlet.graph.spectral import spectral_embedding
-from hmlet.models import Layers, Model, build
+from hmlet.models import Layers, Model, Scores, build
 from hmlet.models.growth import grow
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.ranking.scoring import scored_by_weights
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.planning import Sizes, leaves_much_free
+from hmlet.training.planning import leaves_much_free
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
-from hmlet.training.steps import Steps, make_operator, make_steps
+from hmlet.training.steps import Steps, keep_columns, make_operator, make_steps
 
 SELECTION_K = 20
 
@@ -43,10 +44,11 @@ class Learner:
             keep_freed_memory()
         self.graph: Graph = training_graph(data)
         initial = torch.Generator().manual_seed(recipe.seed)
-        self.model: Model = build(recipe.model, self.graph, initial, recipe.scoring)
-        self.model.keep_columns(ranks).to(device)
+        self.model: Model = keep_columns(build(recipe.model, self.graph, initial), ranks).to(device)
+        self.scores: Scores = Scores.start(recipe.scoring, self.graph, recipe.train.precision).to(device)
         self.operator = make_operator(recipe, self.model, self.graph, device)
-        self.steps: Steps = watch.steps(make_steps(recipe, self.model, self.operator, data, device, ranks))
+        steps = make_steps(recipe, self.model, self.scores, self.operator, data, device, ranks)
+        self.steps: Steps = watch.steps(steps)
         self.ranking_noise = torch.Generator(device).manual_seed(recipe.seed + 1)
         self.without_items = torch.from_numpy(np.flatnonzero(data.csr("train").counts == 0)).to(device)
 
@@ -63,14 +65,16 @@ class Learner:
 
     def start_from(self, before: RunDirectory) -> None:
         """Take over what a finished run learned of its users and items, which are the first of this graph's."""
-        n_users, n_items = before.nodes
-        grow(self.model, self.plain_operator().product, before.weights(), n_users, n_items)
+        learned, of_scores = before.weights(), self.scores.state_dict()
+        of_model = {name: tensor for name, tensor in learned.items() if name not in of_scores}
+        grow(self.model, self.plain_operator().product, of_model, *before.nodes)
+        self.scores.grow(learned)
 
     def plain_operator(self) -> Operator:
         """Â with float32 products and without self-loops."""
         if not self.model.self_loops and self.operator.storage is None:
             return self.operator
-        return propagator(self.graph, self.device, memory=self.recipe.train.graph_memory)
+        return propagator(self.graph, self.device)
 
     @torch.no_grad()
     def evaluate(self, epoch: int) -> tuple[Evaluation, Layers]:
@@ -84,7 +88,7 @@ class Learner:
         else:
             own_NF = layers.factors().float()
             items_IF = self.ranks.whole(own_NF[self.model.n_users :], self.width)
-            factors = (own_NF[: self.model.n_users], with_popularity(items_IF, self.model.popularity_I))
+            factors = (own_NF[: self.model.n_users], self.scores.of_items(items_IF))
             evaluation = evaluate(factors, self.data, "valid", "train", SELECTION_K, self.ranks, self.width)
         self.model.train()
         return evaluation, layers
@@ -101,7 +105,18 @@ class Learner:
             users_UD[self.without_items] = 0.0
             users_UD[self.without_items] = users_UD.sum(dim=0) / max(1, len(users_UD) - len(self.without_items))
         how = replace(self.model.ranking_pass(epoch - 1, self.ranking_noise), ranks=self.ranks)
-        return self.model.propagate(self.operator, how)
+        layers: Layers = self.scores(self.model.propagate(self.operator, how))
+        return layers
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The tensors of the model and of its scores, by the names that files have for them."""
+        return self.model.state_dict() | self.scores.state_dict()
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up what `state_tensors` gave."""
+        of_scores = self.scores.state_dict().keys()
+        self.model.load_state_dict({name: each for name, each in tensors.items() if name not in of_scores})
+        self.scores.load_state_dict({name: tensors[name] for name in of_scores})
 
     @property
     def width(self) -> int:

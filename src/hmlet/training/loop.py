@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,21 +13,19 @@ import torch
 from hmlet.config import Recipe, differences
 from hmlet.data import Dataset
 from hmlet.errors import ConfigError, OutOfMemory, RunError, TrainingError
-from hmlet.graph import require_edges
-from hmlet.losses import build_loss
+from hmlet.graph import Sizes, require_edges
+from hmlet.losses.sampling import eligible_users
 from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
-from hmlet.runs.directory import RunDirectory, require_new
+from hmlet.runs.directory import RunDirectory
 from hmlet.runs.locking import locked
 from hmlet.runs.record import RECORD, RefittedFrom, RunRecord, UpdatedFrom, Versions
 from hmlet.system.allocation import give_back_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.system.spelling import call, enumerated, option, override
+from hmlet.system.spelling import call, option, override
 from hmlet.system.stopping import StopRequest
-from hmlet.system.units import duration, readable
+from hmlet.system.units import readable
 from hmlet.training.ahead import Ahead
-from hmlet.training.comparison import compare, shares
-from hmlet.training.forecast import measure_pace, shortened, within_budget
-from hmlet.training.planning import MemoryPlan, Sizes, plainly_fits, remembered_plan, require_memory
+from hmlet.training.planning import MemoryPlan, plainly_fits, remembered_plan, require_memory
 from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
 from hmlet.training.steps import deterministic
 from hmlet.training.trainer import Listener, Tell, Trainer, extendable, untold
@@ -57,9 +54,28 @@ def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     )
 
 
+def use_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """The device that a name means, which is also where Triton launches from now on."""
+    place = choose_device(name, ranks)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    return place
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The recipe to train, and what its choice took."""
+
+    recipe: Recipe
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Validation NDCG@20 of a short training by each loss, if several were compared."""
+    seconds: float = 0.0  # of this comparison
+    kernels: Ahead | None = None  # those that the choice began to compile
+
+
 def fit(
     data: Dataset,
-    recipe: Recipe | Sequence[Recipe],
+    chosen: Chosen | Recipe,
     out: Path | str,
     *,
     device: str = "auto",
@@ -77,196 +93,55 @@ def fit(
 ) -> RunDirectory:
     """Train a recipe on a data set's training part and write the run directory.
 
-    The validation part selects the model; the test part is never read. Of several recipes, each with a loss of its own,
-    a short training by each decides on the validation part which one a new run is trained by. With `resume`, an
-    unfinished run in `out` goes on from its last checkpoint, and a finished one is returned as it is. With `extend`, a
-    run in `out` goes on with the larger number of epochs that the recipe says. `begin` is told the recipe that is
-    trained, `listener` of every epoch, and `tell` how long the training takes and, if that is not little, how much
-    memory.
-    With a `deadline` (of time.monotonic), a new run is trained for as many of the recipe's epochs as fit, on the whole
-    schedule; the run's recipe says how many. A resumed run keeps that number and has no deadline.
+    The validation part selects the model; the test part is never read. `hmlet.tuning.choice.choose` decides between
+    recipes, and shortens them to a budget. With `resume`, an unfinished run in `out` goes on from its last checkpoint,
+    and a finished one is returned as it is. With `extend`, a run in `out` goes on with the larger number of epochs that
+    the recipe says. `begin` is told the recipe that is trained, `listener` of every epoch, and `tell` how long the
+    training takes and, if that is not little, how much memory.
+    A new run begins no epoch that would end after the `deadline` (of time.monotonic); a resumed one has none.
     With several `ranks` (hmlet.system.ranks.joined), each calls this with the same arguments, and rank 0 alone writes.
     A `profile` sees where the time goes and is written to profile.json; the run is the same with and without it.
     The new run keeps a copy of its data, unless told not to. `origin` is what its record says of an earlier run, and
     `start` is a finished run whose model it goes on from.
     """
-    place = choose_device(device, ranks)
-    if place.type == "cuda":
-        torch.cuda.set_device(place)  # where Triton launches
-    if profile is not None and ranks.size > 1:
-        raise ConfigError(f"profiling supports a single process; {ranks.size} were started", "profile without torchrun")
-    if ranks.rank:
-        tell = untold
-    recipes = [recipe] if isinstance(recipe, Recipe) else list(recipe)
-    _require_budget(deadline, extend, recipes[0].train.epochs)
-    path, compared, chosen_in = Path(out), None, 0.0
-    resumed = (resume or extend) and (path / RECORD).is_file()
-    ahead = Ahead(() if resumed or ranks.size > 1 else recipes, Sizes.of(data), place)
-    if resumed:
-        recipe = _as_begun(path, recipes, shorter=deadline is not None)
-        deadline = None
-        _require_possible(data, recipe, place, ranks, tell)
-    else:
-        recipes = _possible(data, recipes, place, ranks, tell)
-        if deadline is not None or len(recipes) > 1:
-            require_new(path)
-        parts = shares(data, recipes, place.type) if len(recipes) > 1 else []
-        if deadline is not None:
-            now = time.monotonic()  # the comparison takes its part of the time
-            ends = now + (deadline - now) / (1 + sum(parts))
-            recipes = [_fitted_in(data, each, place, ranks, ends, tell) for each in recipes]
-        began = time.monotonic()
-        if len(recipes) > 1:
-            ahead.wait()
-        recipe, compared = _best(data, recipes, parts, place, ranks, tell)
-        chosen_in = time.monotonic() - began
-    # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
-    kind = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
-    ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
-    with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
-        held.callback(give_back_freed_memory)
-        ranks.first(lambda: held.enter_context(locked(path)))  # its value is None
-        record = ranks.first(
-            lambda: _enter(
-                path, recipe, data, place, resume, extend, compared, chosen_in, origin, keep_data
-            ).record.as_json()
-        )
-        run = RunDirectory(path, RunRecord.model_validate(record))
+    path, chosen = Path(out), chosen if isinstance(chosen, Chosen) else Chosen(chosen)
+    recipe, tell = chosen.recipe, untold if ranks.rank else tell
+    place = use_device(device, ranks)
+    begun = _begun(path, resume, extend)
+    done = begun is not None and begun.finished and not extend
+    kernels = chosen.kernels or compile_ahead([] if done else [recipe], data, place, ranks)
+    require_possible(data, recipe, place, ranks, tell)
+    _require_same(ranks, profile, data, recipe, place)
+    with _alone_in(path, recipe, ranks) as request:
+        run = _entered(path, chosen, data, place, ranks, begun, extend, origin, keep_data)
         if run.finished:
-            if not extendable(recipe, run.record.epochs):
-                ranks.first(lambda: run.remove(CHECKPOINT))  # a kill between the record and this leaves it
-            return run
-        if resumed and ranks.size == 1:  # not before: a finished run needs no kernels
-            ahead = Ahead([recipe], Sizes.of(data), place)
+            return _cleared(run, recipe, ranks)
         begin(recipe)
-        watch = profile or UNWATCHED
+        watch, ends = profile or UNWATCHED, None if begun else deadline
         with watch.phase("graph and model"):
-            trainer = Trainer(data, recipe, place, run, watch, ranks, deadline, tell, chosen_in)
-            ahead.wait()
+            trainer = Trainer(data, recipe, place, run, watch, ranks, ends, tell, chosen.seconds)
+            kernels.wait()
             trainer.restore(start)
-        with _telling_what_is_kept(run, recipe, place):
-            with watch.phase("training"):
-                trainer.loop(listener or (lambda event: None), request)
-            with watch.phase("saving"):
-                trainer.finish()
-        if profile is not None:
-            run.write_json(PROFILE, profile.as_json())
-            run.write_record()
-        return run
+        return _trained(trainer, listener or (lambda event: None), request, profile)
 
 
-@contextmanager
-def _telling_what_is_kept(run: RunDirectory, recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Say of a training that fails inside the block whether it leaves a checkpoint."""
-    try:
-        yield
-    except (TrainingError, torch.OutOfMemoryError) as error:
-        failure = error if isinstance(error, TrainingError) else _out_of_memory(recipe, device, error)
-        kept = "; the last checkpoint is kept" if run.has(CHECKPOINT) else ""
-        raise type(failure)(failure.message, failure.hint + kept) from error
+def _begun(path: Path, resume: bool, extend: bool) -> RunDirectory | None:
+    """The run to continue: one that is there, if wanted; to extend one, there has to be one."""
+    return RunDirectory.open(path) if extend or (resume and (path / RECORD).is_file()) else None
 
 
-def _out_of_memory(recipe: Recipe, device: torch.device, error: torch.OutOfMemoryError) -> OutOfMemory:
-    smaller = "" if recipe.model.solved else "lower train.batch_size"
-    advice = ", or ".join(filter(None, [recipe.model.if_memory_is_short, smaller, "use a larger device"]))
-    return OutOfMemory(f"{device} ran out of memory ({error})", advice)
+def compile_ahead(recipes: Sequence[Recipe], data: Dataset, device: torch.device, ranks: Ranks) -> Ahead:
+    """The kernels of some recipes, compiled from now on; several ranks compile theirs when they launch them."""
+    return Ahead(() if ranks.size > 1 else recipes, Sizes.of(data), device)
 
 
-def finish(data: Dataset, out: Path | str, *, device: str = "auto") -> RunDirectory:
-    """Make a finished run of an interrupted one: its best model so far, or without a validation the last one."""
-    place, path = choose_device(device), Path(out)
-    with locked(path):
-        run = RunDirectory.open(path)
-        if run.finished:
-            raise RunError(f"{path} is finished already", "use it as it is")
-        if not run.has(CHECKPOINT):
-            raise RunError(f"{path} has no checkpoint yet", f"train it with {call('fit', resume=True)}")
-        recipe = run.recipe()
-        with deterministic(recipe.train.deterministic):
-            trainer = Trainer(data, recipe, place, run)
-            trainer.restore()
-            trained, epochs = len(trainer.state.history), recipe.train.epochs
-            trainer.finish(f"ended by hmlet finish after {trained} of {epochs} epochs")
-        return run
-
-
-def _require_budget(deadline: float | None, extend: bool, epochs: int) -> None:
-    """Refuse a deadline that is not a number, and one for a run that goes on to a given number of epochs."""
-    if deadline is not None and math.isnan(deadline):
-        raise ConfigError(f"{option('minutes')} is not a number", f"use {option('minutes', 10)}, say")
-    if deadline is not None and extend:
-        raise ConfigError(
-            f"{option('extend', True)} sets the number of epochs, and {option('minutes')} would choose another",
-            f"leave out {option('minutes')}, and say how many in total with {override(f'train.epochs={epochs}')}",
-        )
-
-
-def _as_begun(path: Path, recipes: Sequence[Recipe], shorter: bool) -> Recipe:
-    """The recipe that a run was started with, if it is one of these, or one of these with fewer epochs."""
-    own = RunDirectory.open(path).recipe()
-    for recipe in recipes:
-        if own == (shortened(recipe, min(own.train.epochs, recipe.train.epochs)) if shorter else recipe):
-            return own
-    return recipes[0]
-
-
-def _possible(data: Dataset, recipes: Sequence[Recipe], device: torch.device, ranks: Ranks, tell: Tell) -> list[Recipe]:
-    """The first recipe, which has to be possible, and those of the others that are, if there is a validation part."""
-    first, *others = recipes
-    _require_possible(data, first, device, ranks, tell)
-    possible = [first]
-    for recipe in others if data.count("valid") else ():
-        try:
-            _require_possible(data, recipe, device, ranks, untold)
-        except (ConfigError, OutOfMemory):
-            continue
-        possible.append(recipe)
-    return possible
-
-
-def _best(
-    data: Dataset, recipes: Sequence[Recipe], parts: Sequence[float], device: torch.device, ranks: Ranks, tell: Tell
-) -> tuple[Recipe, Mapping[str, float] | None]:
-    """The only recipe, or the one that short trainings by several speak for, with what these gave by loss."""
-    if len(recipes) == 1:
-        return recipes[0], None
-    losses = enumerated([each.objective for each in recipes])
-    tell(f"comparing the losses {losses} on the validation part, by short trainings")
-
-    def told(comparing: float, training: float) -> None:
-        first = recipes[0].objective
-        tell(f"the comparison takes about {duration(comparing)}, training with {first} another {duration(training)}")
-
-    compared = compare(data, recipes, parts, device, ranks, told)
-    worths = {each.recipe.objective: each.ndcg for each in compared}
-    chosen = compared[0]
-    why = "" if chosen.ndcg == max(worths.values()) else ", which trains faster; the difference may be chance"
-    reached = ", ".join(f"{loss} {ndcg:.4f}" for loss, ndcg in worths.items())
-    tell(f"NDCG@20: {reached}; going on with {chosen.recipe.objective}{why}")
-    return chosen.recipe, worths
-
-
-def _fitted_in(
-    data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks, deadline: float, tell: Tell
-) -> Recipe:
-    """The recipe with as many of its epochs as fit before the deadline."""
-    with deterministic(recipe.train.deterministic):
-        pace, per_epoch = measure_pace(data, recipe, device, ranks)
-    left = deadline - time.monotonic()
-    epochs = ranks.first(lambda: within_budget(recipe, pace, per_epoch, left).train.epochs)
-    shorter = shortened(recipe, epochs)
-    takes = duration(pace.total(shorter, per_epoch))
-    tell(f"{epochs} of {recipe.train.epochs} epochs fit into the budget: about {takes}")
-    return shorter
-
-
-def _require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks, tell: Tell) -> None:
+def require_possible(data: Dataset, recipe: Recipe, device: torch.device, ranks: Ranks, tell: Tell = untold) -> None:
     """Refuse data that no training can use, a model that these ranks cannot share, and a need of too much memory."""
     require_ranks(recipe, ranks)
     if data.count("train") == 0:
         raise ConfigError(f"{data.name} has no training interactions", "check how it was split")
     if not recipe.model.solved:
-        build_loss(recipe.train.loss, recipe.loss).require(data.csr("train"), data.n_items)
+        eligible_users(data.csr("train"), data.n_items)
     require_edges(data.count("train"))  # before memory is looked at: no change of the recipe would help
     if plainly_fits(recipe, Sizes.of(data), device):
         return
@@ -299,22 +174,49 @@ def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
     ranks.require_columns(recipe.model.columns)
 
 
-def _enter(
+def _require_same(ranks: Ranks, profile: Profile | None, data: Dataset, recipe: Recipe, device: torch.device) -> None:
+    """Refuse ranks that would train different things, and a profile of several."""
+    if profile is not None and ranks.size > 1:
+        raise ConfigError(f"profiling supports a single process; {ranks.size} were started", "profile without torchrun")
+    # Unlike GPUs draw unlike numbers from one seed, and ranks have to draw the same.
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    ranks.require_same(data=data.fingerprint, recipe=recipe.to_toml(), version=VERSION, device=kind)
+
+
+@contextmanager
+def _alone_in(path: Path, recipe: Recipe, ranks: Ranks) -> Iterator[StopRequest]:
+    """The run directory for this training alone, signals that ask it to stop, and PyTorch as the recipe wants it."""
+    with ExitStack() as held, deterministic(recipe.train.deterministic), StopRequest() as request:
+        held.callback(give_back_freed_memory)
+        ranks.first(lambda: held.enter_context(locked(path)))  # its value is None
+        yield request
+
+
+def _entered(
     path: Path,
-    recipe: Recipe,
+    chosen: Chosen,
     data: Dataset,
     device: torch.device,
-    resume: bool,
+    ranks: Ranks,
+    begun: RunDirectory | None,
     extend: bool,
-    compared: Mapping[str, float] | None,
-    chosen_in: float,
     origin: UpdatedFrom | RefittedFrom | None,
     keep_data: bool,
 ) -> RunDirectory:
-    """The run directory to train in: a new one, or with `resume` the one that is there, if it is of the same making."""
-    started = (path / RECORD).is_file()
-    if not extend and not (resume and started):
-        return RunDirectory.create(path, recipe, data, str(device), compared, chosen_in, origin, keep_data)
+    """The run directory that rank 0 enters for all: a new one, or the one that is there to resume or extend."""
+
+    def enter() -> RunDirectory:
+        if begun is not None:
+            return _continued(path, chosen.recipe, data, extend)
+        recipe, scores, seconds = chosen.recipe, chosen.scores, chosen.seconds
+        return RunDirectory.create(path, recipe, data, str(device), scores, seconds, origin, keep_data)
+
+    record = ranks.first(lambda: enter().record.as_json())
+    return RunDirectory(path, RunRecord.model_validate(record))
+
+
+def _continued(path: Path, recipe: Recipe, data: Dataset, extend: bool) -> RunDirectory:
+    """The run that is there, to go on with, if it is of the same making; with more epochs to `extend` it."""
     run = RunDirectory.open(path)
     before = run.record.data
     if before.fingerprint != data.fingerprint:
@@ -356,7 +258,7 @@ def _extend(run: RunDirectory, own: Recipe, recipe: Recipe) -> None:
             f"{run.path} cannot be extended: its step size falls along a cosine to nearly nothing in epoch {epochs}",
             fresh,
         )
-    if own.loss.scheduled:
+    if own.loss.continued() != own.loss:
         raise RunError(f"{run.path} cannot be extended: its loss follows a schedule that ends in epoch {epochs}", fresh)
     saved = load_checkpoint(run)
     if saved is None:
@@ -381,3 +283,59 @@ def _require_same_versions(run: RunDirectory) -> None:
             f"{run.path} was started with {begun}, and this is {here}",
             f"install {begun} to continue, or start over with another {option('out')}",
         )
+
+
+def _cleared(run: RunDirectory, recipe: Recipe, ranks: Ranks) -> RunDirectory:
+    """A finished run without the checkpoint that a kill right after its record left."""
+    if not extendable(recipe, run.record.epochs):
+        ranks.first(lambda: run.remove(CHECKPOINT))
+    return run
+
+
+def _trained(trainer: Trainer, listener: Listener, request: StopRequest, profile: Profile | None) -> RunDirectory:
+    """The finished run: every epoch, then every file."""
+    run = trainer.run
+    with _telling_what_is_kept(run, trainer.recipe, trainer.device):
+        with trainer.watch.phase("training"):
+            trainer.loop(listener, request)
+        with trainer.watch.phase("saving"):
+            trainer.finish()
+    if profile is not None:
+        run.write_json(PROFILE, profile.as_json())
+        run.write_record()
+    return run
+
+
+@contextmanager
+def _telling_what_is_kept(run: RunDirectory, recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Say of a training that fails inside the block whether it leaves a checkpoint."""
+    try:
+        yield
+    except (TrainingError, torch.OutOfMemoryError) as error:
+        failure = error if isinstance(error, TrainingError) else _out_of_memory(recipe, device, error)
+        kept = "; the last checkpoint is kept" if run.has(CHECKPOINT) else ""
+        raise type(failure)(failure.message, failure.hint + kept) from error
+
+
+def _out_of_memory(recipe: Recipe, device: torch.device, error: torch.OutOfMemoryError) -> OutOfMemory:
+    smaller = "" if recipe.model.solved else "lower train.batch_size"
+    advice = ", or ".join(filter(None, [recipe.model.if_memory_is_short, smaller, "use a larger device"]))
+    return OutOfMemory(f"{device} ran out of memory ({error})", advice)
+
+
+def finish(data: Dataset, out: Path | str, *, device: str = "auto") -> RunDirectory:
+    """Make a finished run of an interrupted one: its best model so far, or without a validation the last one."""
+    place, path = choose_device(device), Path(out)
+    with locked(path):
+        run = RunDirectory.open(path)
+        if run.finished:
+            raise RunError(f"{path} is finished already", "use it as it is")
+        if not run.has(CHECKPOINT):
+            raise RunError(f"{path} has no checkpoint yet", f"train it with {call('fit', resume=True)}")
+        recipe = run.recipe()
+        with deterministic(recipe.train.deterministic):
+            trainer = Trainer(data, recipe, place, run)
+            trainer.restore()
+            trained, epochs = len(trainer.state.history), recipe.train.epochs
+            trainer.finish(f"ended by hmlet finish after {trained} of {epochs} epochs")
+        return run

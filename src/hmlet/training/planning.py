@@ -11,52 +11,36 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hmlet.config import Recipe
-from hmlet.data import Csr, Dataset
+from hmlet.data import Csr
 from hmlet.errors import ConfigError, OutOfMemory
-from hmlet.graph import Graph
-from hmlet.graph.kernels import Operator, plan_operator, standing_for
+from hmlet.graph import Graph, Sizes
+from hmlet.graph.kernels import Operator, multiplies_bfloat16, plan_operator, standing_for
 from hmlet.graph.spectral import spectral_embedding
-from hmlet.losses import build_loss
-from hmlet.models import NOISE_FREE, Model, ModelConfig, build
+from hmlet.losses import LOSSES, build_loss
+from hmlet.losses.sampling import FUSED
+from hmlet.models import NOISE_FREE, Model, ModelConfig, Scores, build
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
-from hmlet.ranking.scoring import BriefScorer, repeated_kind
-from hmlet.ranking.top_k import candidate_bytes
+from hmlet.ranking.top_k import CACHED
+from hmlet.runs.loading import set_nodes
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import readable
-from hmlet.training.steps import batch_loss, deterministic
+from hmlet.training.steps import batch_loss, deterministic, keep_columns
 
 META = torch.device("meta")
 PLENTY = 200  # times e⁰, a batch and the edges is far more than any training takes
 KEPT = 3  # times its plan is more than a training ever takes whose freed memory is kept
 PLENTY_OF_PAIRS = 100  # bytes for each pair of items are more than any closed form takes besides
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a data set is: all that a plan asks of it."""
-
-    users: int
-    items: int
-    edges: int  # training interactions
-
-    @property
-    def nodes(self) -> int:
-        return self.users + self.items
-
-    @classmethod
-    def of(cls, data: Dataset) -> Sizes:
-        return cls(data.n_users, data.n_items, data.count("train"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,90 +88,113 @@ def remembered_plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> 
 
 
 def _plan(recipe: Recipe, sizes: Sizes, device: str, ranks: Ranks) -> MemoryPlan:
-    model = _dry_model(recipe, sizes).keep_columns(ranks)
+    model, scores = _dry_model(recipe, sizes)
+    keep_columns(model, ranks)
+    both = nn.ModuleList([model, scores])
     storage = torch.bfloat16 if recipe.train.precision == "bfloat16" else None
-    loops, memory = model.self_loops, recipe.train.graph_memory
-    operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=loops, storage=storage, memory=memory)
-    loss = build_loss(recipe.train.loss, recipe.loss)
-    state = sum(tensor.nbytes for tensor in model.state_dict().values())
-    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    operator = plan_operator(sizes.nodes, sizes.edges, device, self_loops=model.self_loops, storage=storage)
+    state = sum(tensor.nbytes for tensor in both.state_dict().values())
+    trained = sum(parameter.nbytes for parameter in both.parameters() if parameter.requires_grad)
     return MemoryPlan(
-        graph=operator.nbytes + loss.sampler_bytes(sizes.users, sizes.items, sizes.edges, device, recipe.train.draw),
+        graph=operator.nbytes + _sampler_bytes(recipe, sizes, device),
         table=(1 if recipe.train.epochs == 1 else 2) * state + trained,
         optimizer=2 * trained // (2 if recipe.train.optimizer_state == "bfloat16" else 1),
-        activations=max(0, _step_bytes(recipe, model, operator, sizes, device, ranks) - trained),
-        ranking=_ranking_bytes(model, operator, sizes, device, ranks),
+        activations=max(0, _step_bytes(recipe, model, scores, operator, sizes, device, ranks) - trained),
+        ranking=_ranking_bytes(model, scores, operator, sizes, device, ranks),
         start=_start_bytes(recipe, model, sizes, device, ranks),
-        captured=device == "cuda" and ranks.size == 1 and operator.capturable and not recipe.model.solved,
+        captured=device == "cuda" and ranks.size == 1 and not recipe.model.solved,
     )
 
 
-def _dry_model(recipe: Recipe, sizes: Sizes) -> Model:
-    """The model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
+def _sampler_bytes(recipe: Recipe, sizes: Sizes, device: str) -> int:
+    """At most what batches are drawn from: three numbers of 8 bytes a user, an item an interaction, with a key unless
+    the kernel for CUDA draws, and with two numbers of a weight; and where an entry is a user, a graph."""
+    if recipe.model.solved:
+        return 0
+    draw = recipe.train.draw
+    an_edge = 4 if device == "cuda" and draw in FUSED else 28 if draw == "weight" else 12
+    drawn_from = 24 * sizes.users + an_edge * sizes.edges
+    if LOSSES[recipe.train.loss].entries == "interactions":
+        return drawn_from
+    return drawn_from + plan_operator(sizes.nodes, sizes.edges, device).nbytes
+
+
+def _dry_model(recipe: Recipe, sizes: Sizes) -> tuple[Model, Scores]:
+    """A model of a graph of this size without its memory: built for one edge, then its per-node tensors replaced."""
     one = Graph.from_csr(Csr(np.array([0, 1]), np.array([0], dtype=np.int32)), 1)
-    model = build(recipe.model, one, torch.Generator(), recipe.scoring).to(META)
-    state = model.state_dict()
-    resized = {
-        name: torch.empty(model.node_shape(name, sizes.users, sizes.items), dtype=state[name].dtype, device=META)
-        for name in model.per_node()
-    }
-    model.set_nodes(sizes.users, sizes.items, resized)
-    return model
+    model = build(recipe.model, one, torch.Generator()).to(META)
+    scores = Scores.start(recipe.scoring, one, recipe.train.precision).to(META)
+    for part in (model, scores):
+        state = part.state_dict()
+        resized = {
+            name: torch.empty(each.shape, dtype=state[name].dtype, device=META)
+            for name, each in part.node_tensors(sizes.users, sizes.items).items()
+        }
+        set_nodes(part, resized)
+    model.n_users, model.n_items = sizes.users, sizes.items
+    return model, scores
 
 
-def _step_bytes(recipe: Recipe, model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks) -> int:
+def _step_bytes(
+    recipe: Recipe, model: Model, scores: Scores, operator: Operator, sizes: Sizes, device: str, ranks: Ranks
+) -> int:
     """The most that one step holds beyond parameters and optimizer, gradients included."""
     if recipe.model.solved:
         return model.solving_bytes(sizes.edges)
-    loss = build_loss(recipe.train.loss, recipe.loss, recipe.train.precision).to(META)
-    batch = loss.planned(recipe.train.batch_size, sizes.users, sizes.items, sizes.edges, device)
+    loss = build_loss(recipe.train.loss, recipe.loss).to(META)
+    batch = loss.blank(recipe.train.batch_size, sizes, device)
     temperature = torch.empty((), device=META)
     drawn = sum(each.nbytes for each in batch if isinstance(each, Tensor))
-    with Ledger(model) as ledger:
+    both = nn.ModuleList([model, scores])
+    with Ledger(both) as ledger:
         try:
-            value = batch_loss(recipe, model, loss, operator, batch, temperature, torch.Generator(), ranks)
+            value = batch_loss(recipe, model, scores, loss, operator, batch, temperature, torch.Generator(), ranks)
             value.backward()  # type: ignore[no-untyped-call]
         except NotImplementedError as error:
             raise ConfigError(
                 f"a step of {recipe.model.name} with the loss {recipe.train.loss} cannot be planned ({error})",
                 "use operations whose results have the same size whatever the values are, in the model and the loss",
             ) from error
-    for parameter in model.parameters():
+    for parameter in both.parameters():
         parameter.grad = None
     return int(drawn + ledger.peak)
 
 
-def _ranking_bytes(model: Model, operator: Operator, sizes: Sizes, device: str, ranks: Ranks, k: int = 20) -> int:
+def _ranking_bytes(model: Model, scores: Scores, operator: Operator, sizes: Sizes, device: str, ranks: Ranks) -> int:
     """The most that an evaluation holds: every layer, the factors, and a block of users; or every layer and a copy of
-    the model that may be the best. An item-item model has no layers and ranks by histories of a typical length."""
+    the model that may be the best. An item-item model has no layers."""
     per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
     model.eval()
     weights = model.item_weights()
     if weights is not None:
-        history = sizes.edges // max(1, sizes.users) + 1
         # Scores from sparse weights are float64, and a sparse matrix of 12 bytes a score comes before them.
-        row = (20 if weights.sparse else 4) * sizes.items + candidate_bytes(sizes.items, history, k)
-        size = block_size(sizes.items, history, k, device)
-        return int(min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks) * row + per_user)
+        return _scores_bytes(sizes, device, ranks, 20 if weights.sparse else 4) + per_user
     with torch.no_grad(), Ledger(model) as ledger:
-        layers = model.propagate(operator, replace(NOISE_FREE, ranks=ranks))
+        layers = scores(model.propagate(operator, replace(NOISE_FREE, ranks=ranks)))
         kept = ledger.live
         own_NF = layers.factors().float()
         items_IF = ranks.whole(own_NF[sizes.users :], model.embedding.shape[1])
-        kind = repeated_kind(torch.device(device))
-        _prepared = kind(items_IF) if kind is BriefScorer else items_IF.T.contiguous() if device == "cpu" else None
-    size = block_size(sizes.items, items_IF.shape[1], k, device)
-    ranked = min(sizes.users, size) * blocks_at_once(sizes.users, size, device, ranks)
-    block = ranked * (kind.score_bytes * sizes.items + candidate_bytes(sizes.items, items_IF.shape[1], k, kind))
-    copy = sum(tensor.nbytes for tensor in model.state_dict().values())
+        narrow = multiplies_bfloat16(torch.device(device))
+        _prepared = items_IF.bfloat16() if narrow else None
+    # In bfloat16, a part is in float32 too. On a GPU, which of the scores are candidates takes another byte.
+    block = _scores_bytes(sizes, device, ranks, 2, CACHED) if narrow else _scores_bytes(sizes, device, ranks, 5)
+    copy = sum(tensor.nbytes for each in (model, scores) for tensor in each.state_dict().values())
     return int(max(ledger.peak, ledger.live + block + per_user, kept + copy))
+
+
+def _scores_bytes(sizes: Sizes, device: str, ranks: Ranks, each: int, part: int = 0) -> int:
+    """Of the scores that are held at once, at some bytes each; of a block's, a part of at most so many bytes also is
+    in float32."""
+    size = block_size(sizes.items, device)
+    scores = min(sizes.users, size) * sizes.items
+    return blocks_at_once(sizes.users, size, device, ranks) * (each * scores + min(part, 4 * scores))
 
 
 def _start_bytes(recipe: Recipe, model: Model, sizes: Sizes, device: str, ranks: Ranks) -> int:
     """The most that a spectral start holds beside the graph: the parameters, an operator of its own, and its blocks."""
     if not recipe.model.starts_spectrally:
         return 0
-    operator = plan_operator(sizes.nodes, sizes.edges, device, memory=recipe.train.graph_memory)
+    operator = plan_operator(sizes.nodes, sizes.edges, device)
     own = operator.nbytes if model.self_loops or recipe.train.precision == "bfloat16" else 0
     with torch.no_grad(), Ledger(model) as ledger:
         spectral_embedding(operator.product, sizes.users, model.embedding, torch.Generator(), ranks)
@@ -237,13 +244,10 @@ class Change:
 def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> list[Change]:
     """What makes a training on `size` ranks fit that does not: each alone, the mildest value of its kind.
 
-    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model; the
-    graph goes to the host, which costs time, only where it has to.
+    Where no change alone is enough: more ranks or fewer columns, together with every saving that keeps the model.
     """
     columns = recipe.model.columns
-    on_cuda = device == "cuda"
-    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if on_cuda else [])]
-    streaming = ["train.graph_memory=host"] if on_cuda else []
+    savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if device == "cuda" else [])]
     smaller = [] if recipe.model.solved else [recipe.train.batch_size >> by for by in range(1, 31)]
     wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.splits]
     narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
@@ -265,13 +269,13 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         return [*mildest([(settings, ranks) for ranks in [size, *wider]]), *mildest(fewer)]
 
     alone = [
-        *(change for saving in [*savings, *streaming] for change in mildest([([saving], size)])),
+        *(change for saving in savings for change in mildest([([saving], size)])),
         *mildest([([f"train.batch_size={batch}"], size) for batch in smaller if batch]),
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
         *(change for kind in recipe.model.lighter() for change in mildest([([each], size) for each in kind])),
     ]
-    return alone or together(savings) or together([*savings, *streaming])
+    return alone or together(savings)
 
 
 def fits(total: int, device: str, size: int, free: int) -> bool:
@@ -284,13 +288,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.is_file():
-        return 1 << 62  # not Linux: nothing to compare with
-    for line in meminfo.read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 1 << 62
+    available: int = psutil.virtual_memory().available
+    return available
 
 
 def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hmlet.config import Recipe
 from hmlet.config.train import TrainConfig
@@ -21,7 +21,7 @@ from hmlet.graph import Graph, propagator
 from hmlet.graph.kernels import Operator, draw_key, part
 from hmlet.losses import Loss, build_loss, penalty
 from hmlet.losses.base import Batch
-from hmlet.models import Layers, Model, Views
+from hmlet.models import Layers, Model, Scores, Views
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.optimizer import make_optimizer
 
@@ -48,19 +48,45 @@ class Steps(Protocol):
         """Take up what `tensors` gave; a KeyError, ValueError or RuntimeError says what does not fit."""
 
 
+def keep_columns(model: Model, ranks: Ranks) -> Model:
+    """The model with the rank's own columns of the embeddings. All other parameters stay whole on every rank."""
+    if ranks.size > 1:
+        model.embedding = nn.Parameter(ranks.own_columns(model.embedding.detach()), model.embedding.requires_grad)
+    return model
+
+
+def trained_parameters(model: Model, scores: Scores, loss: Loss[Batch]) -> list[nn.Parameter]:
+    """All that the optimizer moves: the model's own, e⁰ first, what popularity adds, those of the model's modules, and
+    the loss's. Checkpoints number them in this order, and moments in 16 bits are rounded in it."""
+    own = list(model.parameters(recurse=False))
+    inner = [each for each in model.parameters() if all(each is not one for one in own)]
+    return [*own, *scores.parameters(), *inner, *loss.parameters()]
+
+
+def shared_weights(model: Model) -> list[nn.Parameter]:
+    """Every trained parameter that does not belong to a node: those that may rest at first."""
+    own = model.node_tensors(model.n_users, model.n_items)
+    return [parameter for name, parameter in model.named_parameters() if name not in own]
+
+
 def make_operator(recipe: Recipe, model: Model, graph: Graph, device: torch.device) -> Operator:
     """What a model's layers are propagated by: the graph's Â, stored as the recipe says."""
-    train = recipe.train
-    return propagator(graph, device, self_loops=model.self_loops, precision=train.precision, memory=train.graph_memory)
+    return propagator(graph, device, self_loops=model.self_loops, precision=recipe.train.precision)
 
 
 def make_steps(
-    recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks = ALONE
+    recipe: Recipe,
+    model: Model,
+    scores: Scores,
+    operator: Operator,
+    data: Dataset,
+    device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> Steps:
     """The steps that train a model."""
     if recipe.model.solved:
         return SolverSteps(model, data.csr("train"))
-    return GradientSteps(recipe, model, operator, data, device, ranks)
+    return GradientSteps(recipe, model, scores, operator, data, device, ranks)
 
 
 @contextmanager
@@ -83,9 +109,16 @@ def learning_rate(train: TrainConfig, epoch: int) -> float:
     return train.learning_rate * (1.0 + math.cos(math.pi * epoch / train.epochs)) / 2.0
 
 
+def steps_per_epoch(loss: Loss[Batch], train: Csr, batch_size: int) -> int:
+    """How many batches it takes to draw as many interactions, or users, as there are."""
+    entries = int((train.counts > 0).sum()) if loss.entries == "users" else len(train.items)
+    return math.ceil(entries / batch_size)
+
+
 def batch_loss(
     recipe: Recipe,
     model: Model,
+    scores: Scores,
     loss: Loss[Batch],
     operator: Operator,
     batch: Batch,
@@ -99,13 +132,15 @@ def batch_loss(
 
     def view() -> Layers:
         key = draw_key(generator, temperature.device) if train.edge_dropout else None
-        return model.propagate(operator if key is None else operator.drop(train.edge_dropout, key), how)
+        product = operator if key is None else operator.drop(train.edge_dropout, key)
+        layers: Layers = scores(model.propagate(product, how))
+        return layers
 
     layers = view()
     with part("readout and loss"):
-        value, norms = loss(layers, batch, model.n_users, ranks)
-        total: Tensor = value + train.l2 * penalty(norms, model.weights() if train.l2_weights else [])
-    further = model.auxiliary(Views(layers, view, partial(loss.nodes, batch, model.n_users)), how)
+        value, norms = loss(layers, batch)
+        total: Tensor = value + train.l2 * penalty(norms, shared_weights(model) if train.l2_weights else [])
+    further = model.auxiliary(Views(layers, view, partial(batch.nodes, model.n_users)), how)
     if further is not None:
         total = total + further
     return total
@@ -117,19 +152,26 @@ class GradientSteps:
     A step never asks the device for a number. A loss that is not finite raises a flag on the device, and the
     optimizer does nothing from then on; the host looks at the flag at every step on CPU, now and then on CUDA.
     On CUDA the step is captured once as a graph and replayed; on several ranks it is not, because a collective that
-    waits inside a replay for a rank that is gone cannot be given up; nor is it where the graph is streamed, because
-    launching is nothing beside the copies.
+    waits inside a replay for a rank that is gone cannot be given up.
     """
 
     def __init__(
-        self, recipe: Recipe, model: Model, operator: Operator, data: Dataset, device: torch.device, ranks: Ranks
+        self,
+        recipe: Recipe,
+        model: Model,
+        scores: Scores,
+        operator: Operator,
+        data: Dataset,
+        device: torch.device,
+        ranks: Ranks,
     ) -> None:
-        self.recipe, self.model, self.operator, self.device, self.ranks = recipe, model, operator, device, ranks
-        self.loss = build_loss(recipe.train.loss, recipe.loss, recipe.train.precision).to(device)
-        self.per_epoch = self.loss.steps(data.csr("train"), recipe.train.batch_size)
+        self.recipe, self.model, self.scores, self.operator = recipe, model, scores, operator
+        self.device, self.ranks = device, ranks
+        self.loss = build_loss(recipe.train.loss, recipe.loss).to(device)
+        self.per_epoch = steps_per_epoch(self.loss, data.csr("train"), recipe.train.batch_size)
         self.sampler = self.loss.sampler(data.csr("train"), data.n_items, device, recipe.train.draw)
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
-        self.parameters = [*model.parameters(), *self.loss.parameters()]
+        self.parameters = trained_parameters(model, scores, self.loss)
         self.on_cuda = device.type == "cuda"
         self.rate = torch.tensor(recipe.train.learning_rate, device=device)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -137,7 +179,7 @@ class GradientSteps:
         self.optimizer = make_optimizer(recipe.train, self.parameters, self.rate, self.broken, self.generator)
         self.temperature = torch.ones((), device=device)
         self.share = torch.tensor(1.0 / ranks.size, device=device)  # of the loss that this rank counts as its own
-        self.captures = self.on_cuda and ranks.size == 1 and operator.capturable
+        self.captures = self.on_cuda and ranks.size == 1
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager = False  # whether steps are taken one operation at a time although they could be captured
         self.eager_steps = 0
@@ -163,8 +205,8 @@ class GradientSteps:
         self.rate.fill_(learning_rate(self.recipe.train, epoch))
         self.loss.enter(epoch / max(1, self.recipe.train.epochs - 1))
         trained = epoch >= self.recipe.model.warmup
-        if any(weight.requires_grad != trained for weight in self.model.weights()):
-            for weight in self.model.weights():
+        if any(weight.requires_grad != trained for weight in shared_weights(self.model)):
+            for weight in shared_weights(self.model):
                 weight.requires_grad_(trained)
             self.graph, self.eager_steps = None, 0
 
@@ -196,7 +238,7 @@ class GradientSteps:
 
     def slowdown(self) -> float:
         """How many times as long as now a step takes once the resting weights are trained; nothing moves."""
-        weights, drawn = self.model.weights(), self.generator.get_state()
+        weights, drawn = shared_weights(self.model), self.generator.get_state()
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         times: dict[bool, list[float]] = {False: [], True: []}
         for trained in (False, True, False, True):
@@ -226,7 +268,15 @@ class GradientSteps:
         """The loss of one freshly drawn batch on one freshly thinned graph."""
         batch = self.sampler.sample(self.recipe.train.batch_size, self.generator)
         return batch_loss(
-            self.recipe, self.model, self.loss, self.operator, batch, self.temperature, self.generator, self.ranks
+            self.recipe,
+            self.model,
+            self.scores,
+            self.loss,
+            self.operator,
+            batch,
+            self.temperature,
+            self.generator,
+            self.ranks,
         )
 
     def mean_loss(self) -> float:

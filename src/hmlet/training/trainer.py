@@ -17,7 +17,6 @@ from torch import Tensor
 from hmlet.config import Recipe, TrainConfig
 from hmlet.data import Dataset
 from hmlet.errors import HmletError, RunError, TrainingError
-from hmlet.graph.layers import with_popularity
 from hmlet.models import EmbeddingConfig
 from hmlet.runs.checkpoint import CHECKPOINT, checkpoint_origin, load_checkpoint, save_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
@@ -218,7 +217,7 @@ class Trainer(Learner):
             self.state.best_value, self.state.best_epoch, self.state.stale = value, epoch, 0
             self.best = {}  # after the last epoch the model itself is the best one
             if epoch < self.recipe.train.last_epoch:
-                self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+                self.best = {name: tensor.detach().clone() for name, tensor in self.state_tensors().items()}
         else:
             self.state.stale += 1
         row: dict[str, Any] = {"valid": evaluation.metrics}
@@ -239,8 +238,8 @@ class Trainer(Learner):
 
     def save(self) -> None:
         """Write a checkpoint that resumes the loop exactly."""
-        self._require_finite(*self.model.state_dict().values())
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        self._require_finite(*self.state_tensors().values())
+        tensors = {f"model.{name}": tensor for name, tensor in self.state_tensors().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         tensors |= {f"steps.{name}": tensor for name, tensor in self.steps.tensors().items()}
         tensors["ranking_noise"] = self.ranking_noise.get_state()
@@ -302,8 +301,8 @@ class Trainer(Learner):
 
     def _take_up(self, tensors: dict[str, Tensor]) -> None:
         """Give model, best model, optimizer and generators the tensors of a checkpoint."""
-        own = self.model.state_dict()
-        self.model.load_state_dict(_under("model.", tensors))
+        own = self.state_tensors()
+        self.load_state_tensors(_under("model.", tensors))
         self.best = {name: tensor.to(self.device) for name, tensor in _under("best.", tensors).items()}
         if self.best and {name: each.shape for name, each in self.best.items()} != {n: e.shape for n, e in own.items()}:
             raise ValueError("best.* are not the tensors of the model")
@@ -323,18 +322,18 @@ class Trainer(Learner):
         if not note and self._stopped_by_time:
             note = f"the budget ended it after {epochs} of {self.recipe.train.epochs} epochs"
         if self.best:
-            self.model.load_state_dict(self.best)
+            self.load_state_tensors(self.best)
         self.model.eval()
         best_epoch = self.state.best_epoch or epochs
         layers = self.finished(best_epoch)
-        self._require_finite(*self.model.state_dict().values(), *layers.embeddings_ND)
+        self._require_finite(*self.state_tensors().values(), *layers.embeddings_ND)
         files: dict[str, tuple[dict[str, Tensor], IsSplit]] = {}
         if self.model.item_weights() is None:
             own_NF = layers.factors().float()
             self._require_finite(own_NF)
             users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()
             files[FACTORS] = {"users": users_UF, "items": items_IF}, _all_split
-        files["model.safetensors"] = dict(self.model.state_dict()), _is_split
+        files["model.safetensors"] = self.state_tensors(), _is_split
         if self.recipe.train.save_layers and len(layers.embeddings_ND) > 1:
             embeddings = {str(at): each_ND for at, each_ND in enumerate(layers.embeddings_ND)}
             files["layers.safetensors"] = embeddings, _all_split
@@ -347,10 +346,7 @@ class Trainer(Learner):
 
     def _ranked(self, factors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Whole factors of users and items, with the column for what popularity adds."""
-        popularity_I = self.model.popularity_I
-        nobody = None if popularity_I is None else popularity_I[:0]
-        added = {"users": nobody, "items": popularity_I}
-        return {name: with_popularity(each_NF, added[name]) for name, each_NF in factors.items()}
+        return {"users": self.scores.of_users(factors["users"]), "items": self.scores.of_items(factors["items"])}
 
     def _write_tensors(self, files: Mapping[str, tuple[dict[str, Tensor], IsSplit]]) -> None:
         """Write the files side by side, or one after the other if they are large or on several ranks."""
@@ -385,7 +381,7 @@ def extendable(recipe: Recipe, epochs: int) -> bool:
 
     Those of a cosine would follow a step size of nearly nothing, and whoever stopped early gains nothing by more.
     """
-    scheduled = recipe.train.schedule != "constant" or recipe.loss.scheduled
+    scheduled = recipe.train.schedule != "constant" or recipe.loss.continued() != recipe.loss
     return not scheduled and not recipe.model.solved and epochs == recipe.train.epochs
 
 

@@ -1,21 +1,17 @@
-"""Search for a recipe: the space, one trial of it, and the queues that trials come from."""
+"""Search for a recipe: the space, its trials, and the study that processes share."""
 
-from hmlet.tuning.queue import LocalQueue, Queue
 from hmlet.tuning.search import Tuning, tune
-from hmlet.tuning.space import Point, Range, Space, draw, load_space
+from hmlet.tuning.space import Point, Range, Space, load_space
 from hmlet.tuning.trial import Objective, TrialRecord, best_trial
 
 __all__ = [
-    "LocalQueue",
     "Objective",
     "Point",
-    "Queue",
     "Range",
     "Space",
     "TrialRecord",
     "Tuning",
     "best_trial",
-    "draw",
     "load_space",
     "tune",
 ]

@@ -15,11 +15,8 @@ from hmlet.runs.directory import keep_only
 from hmlet.system.files import put
 from hmlet.system.spelling import call, option
 from hmlet.training.trainer import Interrupted
-from hmlet.tuning import backend
-from hmlet.tuning.backend import Pruning, Sampler
-from hmlet.tuning.queue import Queue
 from hmlet.tuning.space import Point, Space, grid
-from hmlet.tuning.study import StudyQueue
+from hmlet.tuning.study import Pruning, Sampler, SharedStudy, quiet
 from hmlet.tuning.trial import Objective, TrialRecord, best_trial
 
 LOSERS_FILES = ("config.toml", "run.json", "metrics.jsonl", "run.lock")  # what a trial keeps that is not the best
@@ -72,17 +69,17 @@ def tune(
     The listener receives all trials whenever one ends. The test part is never read.
     """
     objective, out = Objective(data, recipe, device), Path(out)
-    entries = plan_entries(objective, space, sampler, trials)
+    points = planned_points(objective, space, sampler, trials)
     pruning = pruning or ("none" if sampler == "grid" else "median")
     put(out / "base.toml", recipe.to_toml().encode())
-    with backend.quiet():
-        queue = StudyQueue.open(objective, space, out, storage, sampler, pruning)
-        queue.fill(entries)
-        return Search(objective, queue, out, keep, listener).run()
+    with quiet():
+        study = SharedStudy.open(objective, space, out, storage, sampler, pruning)
+        study.enqueue(points)
+        return Search(objective, study, out, keep, listener).run()
 
 
-def plan_entries(objective: Objective, space: Space, sampler: str, trials: int | None) -> list[Point]:
-    """The entries of the queue: each trial's point for a grid, and nothing settled in advance for a sampler."""
+def planned_points(objective: Objective, space: Space, sampler: str, trials: int | None) -> list[Point]:
+    """Each trial's point for a grid, and nothing settled in advance for a sampler."""
     if sampler not in get_args(Sampler):
         raise ConfigError(f"there is no sampler {sampler!r}", f"use {', '.join(get_args(Sampler))}")
     if trials is not None and trials < 1:
@@ -98,7 +95,7 @@ class Search:
     """One process's part in a search, and the files in OUT."""
 
     objective: Objective
-    queue: Queue
+    study: SharedStudy
     out: Path
     keep: bool
     listener: Callable[[Sequence[TrialRecord]], None]
@@ -107,15 +104,15 @@ class Search:
         """Train trials until none is left, here or in another process."""
         self.write()
         try:
-            while self.queue.take(self.objective.train):
+            while self.study.take(self.objective.train):
                 self.write()
         except Interrupted as stop:
             raise Interrupted(stop.message, f"go on with the same {call('tune', out=self.out)}") from stop
         return self._finish()
 
     def write(self) -> list[TrialRecord]:
-        """Bring the files up to date with the queue: all trials, the best recipe, and no weights of the others."""
-        records = self.queue.records()
+        """Bring the files up to date with the study: all trials, the best recipe, and no weights of the others."""
+        records = self.study.records()
         lines = "".join(json.dumps(record.as_json()) + "\n" for record in records)
         put(self.out / "trials.jsonl", lines.encode())
         best = best_trial(records)
@@ -130,7 +127,7 @@ class Search:
         return records
 
     def _finish(self) -> Tuning:
-        """The result, once every trial of the queue has ended."""
+        """The result, once every trial has ended."""
         records = self.write()
         best = best_trial(records)
         if best is None:

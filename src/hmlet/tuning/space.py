@@ -98,25 +98,3 @@ def grid(space: Space, seed: int) -> list[Point]:
         choices[key] = values
     points = [dict(zip(choices, combination, strict=True)) for combination in itertools.product(*choices.values())]
     return [points[at] for at in np.random.default_rng(seed).permutation(len(points))]
-
-
-def draw(space: Space, trials: int, seed: int, base: Point) -> list[Point]:
-    """The recipe as it is (at `base`), then random points of a space, no two alike while there are others left."""
-    rng = np.random.default_rng(seed)
-    points: list[Point] = [{}]
-    for _ in range(50 * trials):
-        point = {key: _value(values, rng) for key, values in space.items()}
-        if len(points) < trials and point != base and point not in points:
-            points.append(point)
-    while len(points) < trials:
-        points.append({key: _value(values, rng) for key, values in space.items()})
-    return points[:trials]
-
-
-def _value(values: tuple[object, ...] | Range, rng: np.random.Generator) -> object:
-    if not isinstance(values, Range):
-        return values[int(rng.integers(len(values)))]
-    low, high = (np.log(values.low), np.log(values.high)) if values.log else (values.low, values.high)
-    drawn = float(rng.uniform(low, high))
-    value = float(np.exp(drawn)) if values.log else drawn
-    return round(value) if isinstance(values.low, int) and isinstance(values.high, int) else value

@@ -44,6 +44,9 @@ class Trained:
         return self.valid[SELECTION]
 
 
+Train = Callable[[Task], Trained]
+
+
 @dataclass(frozen=True)
 class TrialRecord:
     """One trial: what was tried, the result, and where its run directory is."""

@@ -199,7 +199,7 @@ CASES: dict[str, tuple[str, bytes, list[str], list[str]]] = {
         *("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"us\\u0065r":2}\n', []),
         ["line 2", "key 'user' twice"],
     ),
-    "JSON NaN": ("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"r":NaN}\n', [], ["line 2", "NaN is not JSON"]),
+    "JSON NaN": ("f.jsonl", b'{"user":1,"item":2}\n{"user":1,"item":3,"r":NaN}\n', [], ["line 2", "is not JSON"]),
     "JSON NUL in id": ("f.jsonl", b'{"user":"a","item":2}\n{"user":"b\\u0000","item":3}\n', [], ["line 2", "NUL"]),
     "JSON blank id": ("f.jsonl", b'{"user":"a","item":2}\n{"user":" ","item":3}\n', [], ["line 2", "is blank"]),
     "JSON list as rating": ("f.jsonl", b'{"user":1,"item":2,"rating":[5]}\n', RATED, ["'rating'", "List", "a number"]),

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from hmlet.graph.kernels import can_fuse
-from hmlet.graph.layers import JoinedBy, Layers
+from hmlet.graph.layers import Joined, JoinedBy, Layers
 from hmlet.losses import bpr as losses
+from hmlet.losses.sampling import Triplets
 
 
 def layers_and_rows(
@@ -19,11 +20,11 @@ def layers_and_rows(
         torch.randn(n_nodes, size, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(count)
     ]
     rows_3B = torch.randint(0, n_nodes, (3 * batch,), generator=generator)
-    return Layers(tables, tables[0], {}, joined, 0.5), rows_3B
+    return Layers(tables, tables[0], 0, joined=Joined(joined, 0.5)), rows_3B
 
 
 def gradients(layers: Layers, rows_3B: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    margin_B, norms = losses.triplet_margins(layers, rows_3B)
+    margin_B, norms = losses.triplet_margins(layers, Triplets(*rows_3B.chunk(3)))
     loss = losses.bpr(margin_B) + 0.3 * norms
     return margin_B.detach(), norms.detach(), list(torch.autograd.grad(loss, layers.embeddings_ND))
 

@@ -37,7 +37,7 @@ from hmlet.graph.kernels.torch_product import TorchOperator
 from hmlet.graph.kernels.triton_product import TritonOperator
 from hmlet.graph.layers import SHORTEST, Layers
 from hmlet.losses.bpr import triplet_margins
-from hmlet.losses.sampling import TripletSampler
+from hmlet.losses.sampling import Triplets, TripletSampler
 from hmlet.models.base import Pass
 from hmlet.models.hmlet import HMLET, HmletConfig
 
@@ -522,13 +522,13 @@ def test_a_whole_pass_has_the_gradients_of_the_plain_one(
     assert isinstance(config, HmletConfig)
     for name in ("PART", "SUMMED", "ROWS"):  # two pieces of the 26 rows: the kernels' own tests have the small ones
         monkeypatch.setattr(triton_mlp, name, 16)
-    rows_3B = torch.tensor([0, 3, 25, 14, 25, 13], device=DEVICE)
+    batch = Triplets(*torch.tensor([[0, 3], [13, 2], [13, 1]], device=DEVICE))
     gradients = []
     for triton, operator in enumerate(operators()):
         monkeypatch.setattr(launching, "triton_runs", lambda x, runs=bool(triton): runs)
         model = HMLET(config, planted.graph([], 12, 14), torch.Generator().manual_seed(1)).to(DEVICE)
         how = Pass(dropout=torch.Generator(DEVICE), hard=False)
-        margin_B, norms = triplet_margins(model.propagate(operator, how), rows_3B)
+        margin_B, norms = triplet_margins(model.propagate(operator, how), batch)
         (margin_B.square().sum() + norms).backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     for name, expected in gradients[0].items():
@@ -546,7 +546,7 @@ def test_unit_means_and_their_gradients(n_layers: int, columns: int, dtype: torc
         layer[4] = 0.0
         layer.requires_grad_()
     grad_ND = normal(11, columns, seed=9)
-    found_ND = Layers(made, made[0], similarity="cosine").factors()
+    found_ND = Layers(made, made[0], 0, similarity="cosine").factors()
     found_ND.backward(grad_ND)  # type: ignore[no-untyped-call]
 
     exact = [layer.detach().double().cpu().requires_grad_() for layer in made]

@@ -130,9 +130,19 @@ def _first_fault(text: TextFile, names: dict[str, str]) -> DataError | None:
     return None
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in result:
+            raise ValueError(f"it has the key {name[:40]!r} twice")
+        result[name] = value
+    return result
+
+
 def _problem(line: str, names: dict[str, str]) -> tuple[str, str] | None:
     try:
-        value = parse_json(line)
+        parse_json(line)
+        value = json.loads(line, object_pairs_hook=_once)
     except ValueError as error:
         cut = "" if line.endswith("\n") else "; the file may end in the middle of this row"
         return f"is not JSON ({error}){cut}", "write one JSON object a line"

@@ -82,6 +82,11 @@ class Activation:
                 return F.leaky_relu(x, self.leak)
             return {"elu": F.elu, "relu": torch.relu, "tanh": torch.tanh}[self.name](x)
 
+    def of(self, layers: list[Tensor], at: int) -> Tensor:
+        """φ of a layer that has other uses, whose gradient it adds to its own."""
+        y, layers[at] = self.fork(layers[at])
+        return y
+
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """φ(x), and x for whatever else uses it, as Operator.fork does."""
         if not launching.triton_runs(x):
@@ -93,6 +98,12 @@ class Activation:
                 x.contiguous(), self.name, self.leak
             )
         return forked
+
+
+def times(x_MD: Tensor, weight_DH: Tensor) -> Tensor:
+    """x W in the type of x."""
+    with part("matrix products"):
+        return x_MD @ weight_DH.to(x_MD.dtype)
 
 
 def head(x_MH: Tensor, weight_H2: Tensor, bias_2: Tensor) -> Tensor:
@@ -139,6 +150,12 @@ def _choice(logits_N2: Tensor, temperature: float | Tensor, hard: bool) -> Tenso
     return one_hot_N2 + (soft_N2 - soft_N2.detach())  # the bracket is exactly 0, so the choice stays exactly one-hot
 
 
+def probabilities(logits_N2: Tensor) -> Tensor:
+    """How probable the second branch is to each node, without noise and without a gradient: N."""
+    with part("mixture"):
+        return torch.softmax(logits_N2.detach(), dim=1)[:, 1]
+
+
 def mix(choice_N2: Tensor, linear_ND: Tensor, nonlinear_ND: Tensor) -> Tensor:
     """g · [eᴸ, eᴺ] for each node: N × D in the embeddings' type."""
     with part("mixture"):
@@ -157,7 +174,7 @@ def dense(linear_ND: Tensor, nonlinear_ND: Tensor, weight_2DH: Tensor) -> tuple[
     """(eᴸ ‖ eᴺ) W as two products, and both embeddings for `mix`, the only one that may use them afterwards."""
     with part("matrix products"):
         forked: tuple[Tensor, Tensor, Tensor] = _Dense.apply(  # type: ignore[no-untyped-call]
-            linear_ND, nonlinear_ND, weight_2DH
+            linear_ND, nonlinear_ND, weight_2DH.to(linear_ND.dtype)
         )
     return forked
 

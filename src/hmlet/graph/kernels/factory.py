@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hmlet.errors import ConfigError
 from hmlet.graph.kernels.launching import TRITON_INSTALLED
-from hmlet.graph.kernels.operator import Memory, Operator
+from hmlet.graph.kernels.operator import Operator
 from hmlet.graph.kernels.torch_product import TorchOperator
 
 log = logging.getLogger(__name__)
@@ -26,25 +25,13 @@ def build_operator(
     self_loops: bool = False,
     dtype: torch.dtype = torch.float32,
     storage: torch.dtype | None = None,
-    memory: Memory = "device",
 ) -> Operator:
     """The operator of a graph's arrays on a device. `scale` is d^-1/2 (Graph.scale).
 
-    With `memory` "host" a CUDA device reads the graph's entries from the host's memory at each product. Triton sums in
-    float32; another `dtype` of the weights is for PyTorch.
+    Triton sums in float32; another `dtype` of the weights is for PyTorch.
     """
     on_cuda = torch.device(device).type == "cuda"
     loop = torch.from_numpy(scale * scale).to(device, dtype) if self_loops else None
-    if on_cuda and memory == "host":
-        if not TRITON_INSTALLED:
-            raise ConfigError(
-                "train.graph_memory=host needs Triton, which is not installed",
-                "pip install triton, or leave it at device",
-            )
-        from hmlet.graph.kernels.triton_streamed import StreamedOperator
-
-        scales = torch.from_numpy(scale).to(device, dtype)
-        return StreamedOperator.build(indptr, neighbours, edges, scales, loop, storage)
     small = _fits_int32(len(neighbours))
     weights = np.repeat(scale, np.diff(indptr))
     weights *= scale[neighbours]
@@ -75,17 +62,12 @@ def plan_operator(
     *,
     self_loops: bool = False,
     storage: torch.dtype | None = None,
-    memory: Memory = "device",
 ) -> Operator:
     """What `build_operator` would make for a graph of this size on "cpu" or "cuda", on tensors without memory."""
     on_cuda, entries = device == "cuda", 2 * n_edges
     index = torch.int32 if _fits_int32(entries) else torch.int64
     with torch.device("meta"):
         loop = torch.empty(n_nodes) if self_loops else None
-        if on_cuda and memory == "host":
-            from hmlet.graph.kernels.triton_streamed import StreamedOperator
-
-            return StreamedOperator.planned(n_nodes, n_edges, loop, storage)
         plain = TorchOperator(
             n_nodes=n_nodes,
             n_edges=n_edges,

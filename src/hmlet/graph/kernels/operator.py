@@ -6,23 +6,30 @@ Shapes: N nodes, D columns, E undirected edges (2 E entries).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hmlet.graph.kernels.parts import part
 
-Memory = Literal["device", "host"]
+
+class Product(ABC):
+    """What a model propagates by: Â x, differentiable in x. An `Operator` is one; fold-in has others."""
+
+    @abstractmethod
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        """Â x."""
+
+    def append(self, layers: list[Tensor]) -> None:
+        """Turn the layers e⁰ … eᵢ into e⁰ … eᵢ, Â eᵢ."""
+        layers.append(self(layers[-1]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Operator(ABC):
+class Operator(Product):
     """Â (+ a diagonal): y_n = scale_n Σ_m scale_m x_m over the neighbours m of n, + loop_n x_n."""
-
-    capturable: ClassVar[bool] = True  # whether a CUDA graph may hold a step that uses it
 
     n_nodes: int
     n_edges: int  # of the whole graph, whatever is dropped
@@ -47,10 +54,6 @@ class Operator(ABC):
         with part("edge dropout"):
             return self._thin(rate, key)
 
-    def weigh(self, weights_E: Tensor) -> Operator:
-        """The operator with these weights at its undirected edges, for a graph in the device's memory."""
-        raise NotImplementedError(f"{type(self).__name__} makes the weights of its edges from nodes")
-
     def product(self, x_ND: Tensor, addend_ND: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Â x (+ addend), without a gradient. x is gathered in the storage type, which is also the result's default."""
         with part("product"):
@@ -64,10 +67,19 @@ class Operator(ABC):
         """Â x, differentiable in x."""
         return self.fork(x_ND)[0]
 
+    def append(self, layers: list[Tensor]) -> None:
+        """As of any product; its backward adds the gradient that eᵢ gets from its other uses."""
+        y_ND, layers[-1] = self.fork(layers[-1])
+        layers.append(y_ND)
+
     def fork(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Â x, and x for whatever else uses it: the product's backward adds the gradient that comes that way."""
         forked: tuple[Tensor, Tensor] = _Fork.apply(x_ND, self)  # type: ignore[no-untyped-call]
         return forked
+
+    @abstractmethod
+    def weigh(self, weights_E: Tensor) -> Operator:
+        """The operator with these weights at its undirected edges."""
 
     @abstractmethod
     def _held(self) -> list[Tensor]:
@@ -96,11 +108,6 @@ class _Fork(torch.autograd.Function):
         if grad_y_ND is None:
             return grad_x_ND, None
         return ctx.operator.product(grad_y_ND, grad_x_ND, ctx.dtype), None
-
-
-def fork(product: Callable[[Tensor], Tensor], x_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Operator.fork, for whatever takes an operator's place."""
-    return product.fork(x_ND) if isinstance(product, Operator) else (product(x_ND), x_ND)
 
 
 def draw_key(generator: torch.Generator, device: torch.device) -> Tensor:

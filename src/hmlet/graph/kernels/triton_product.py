@@ -7,9 +7,7 @@ a captured CUDA graph drops other edges at each replay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -109,17 +107,16 @@ def _join_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _thin_kernel(  # type: ignore[no-untyped-def]
-    start_ptr, end_ptr, neighbour_ptr, weight_ptr, scale_ptr, edge_ptr, key_ptr,
-    out_end_ptr, out_neighbour_ptr, out_weight_ptr, n_segments, keep_from, boost, drops: tl.constexpr,
-    has_scale: tl.constexpr, several: tl.constexpr, block: tl.constexpr,
+    start_ptr, end_ptr, neighbour_ptr, weight_ptr, edge_ptr, key_ptr,
+    out_end_ptr, out_neighbour_ptr, out_weight_ptr, n_segments, keep_from, boost,
+    several: tl.constexpr, block: tl.constexpr,
     golden: tl.constexpr, first: tl.constexpr, second: tl.constexpr,
 ):  # fmt: skip
     segment = tl.program_id(0) * several + tl.arange(0, several)
     real = segment < n_segments
     start = tl.load(start_ptr + segment, mask=real, other=0)
     end = tl.load(end_ptr + segment, mask=real, other=0)
-    if drops:
-        seed = salt(key_ptr, golden, first, second)
+    seed = salt(key_ptr, golden, first, second)
     place = start
     for at in range(0, tl.max(end - start, axis=0), block):
         entry = (start + at)[:, None] + tl.arange(0, block)[None, :]
@@ -127,14 +124,9 @@ def _thin_kernel(  # type: ignore[no-untyped-def]
         neighbour = tl.load(
             neighbour_ptr + entry, mask=live, other=0
         )  # of dropped entries too: no load waits for edges
-        if has_scale:
-            own = tl.load(scale_ptr + segment, mask=real, other=0.0)[:, None]
-            weight = own * tl.load(weight_ptr + neighbour, mask=live, other=0.0)
-        else:
-            weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
-        if drops:
-            edge = tl.load(edge_ptr + entry, mask=live, other=0)
-            live = live & keeps(edge, seed, keep_from, first, second)
+        weight = tl.load(weight_ptr + entry, mask=live, other=0.0)
+        edge = tl.load(edge_ptr + entry, mask=live, other=0)
+        live = live & keeps(edge, seed, keep_from, first, second)
         to = place[:, None] + tl.cumsum(live.to(tl.int32), axis=1) - 1
         tl.store(out_neighbour_ptr + to, neighbour, mask=live)
         tl.store(out_weight_ptr + to, weight * boost, mask=live)
@@ -174,14 +166,37 @@ class TritonOperator(Operator):
 
         One cheap pass a step makes all 2 K products of the step shorter; multiplying by zero would not.
         """
-        whole = self.segments.piece(self.neighbours, self.weights)
-        neighbours, weights, end = map(torch.empty_like, (self.neighbours, self.weights, self.segments.end))
-        fill(whole._replace(end=end, neighbours=neighbours, weights=weights), whole, self.edges, rate, key)
-        segments = replace(self.segments, end=end)
-        return replace(self, segments=segments, neighbours=neighbours, weights=weights, key=key)
+        whole = self.segments
+        neighbours, weights, end = map(torch.empty_like, (self.neighbours, self.weights, whole.end))
+        launch(
+            _thin_kernel, (triton.cdiv(len(whole.start), SEVERAL),),
+            whole.start, whole.end, self.neighbours, self.weights, self.edges, key,
+            end, neighbours, weights, len(whole.start), threshold(rate), 1.0 / (1.0 - rate),
+            several=SEVERAL, block=THINNED, golden=GOLDEN, first=FIRST, second=SECOND,
+        )  # fmt: skip
+        return replace(self, segments=replace(whole, end=end), neighbours=neighbours, weights=weights, key=key)
 
     def _sum(self, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None) -> Tensor:
-        return sums([self.segments.piece(self.neighbours, self.weights)], self.segments, x_ND, addend_ND, dtype)
+        x_ND = x_ND.contiguous()
+        addend_ND = None if addend_ND is None else addend_ND.contiguous()
+        touched_N = touched(addend_ND)
+        segments, (n_nodes, columns) = self.segments, x_ND.shape
+        y_ND = torch.empty_like(x_ND, dtype=dtype)
+        partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
+        block = min(triton.next_power_of_2(columns), 512)
+        tiles = triton.cdiv(columns, block)
+        launch(
+            _segments_kernel, (len(segments.start), tiles),
+            x_ND, addend_ND, touched_N, y_ND, partial, *segments.tensors, self.neighbours, self.weights,
+            n_nodes, columns, in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
+        )  # fmt: skip
+        if len(segments.hubs):
+            launch(
+                _join_kernel, (len(segments.hubs), tiles),
+                addend_ND, touched_N, y_ND, partial, segments.hubs, segments.first, columns,
+                block_columns=block, has_addend=addend_ND is not None,
+            )  # fmt: skip
+        return y_ND
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,21 +213,6 @@ class Segments:
     @classmethod
     def of(cls, indptr: Tensor) -> Segments:
         """The pieces of a CSR, made on its device."""
-        pieces, _ = cls.cut(indptr)
-        return pieces.ordered((pieces.end - pieces.start).argsort(descending=True, stable=True))
-
-    @classmethod
-    def planned(cls, n_nodes: int, n_entries: int, offset: torch.dtype = torch.int64) -> Segments:
-        """As many as a graph of this size can have, without memory: one for each row and one for each full segment."""
-        count, partials = n_nodes + n_entries // SEGMENT, n_entries // SEGMENT
-        types = (offset, offset, torch.int64)
-        start, end, target = (torch.empty(count, dtype=dtype, device="meta") for dtype in types)
-        hub = torch.empty(min(1, partials), dtype=torch.int64, device="meta")  # so that rows are joined in a plan too
-        return cls(start, end, target, hub, hub, partials)
-
-    @classmethod
-    def cut(cls, indptr: Tensor) -> tuple[Segments, Tensor]:
-        """The pieces of a CSR in the order of its rows, and the row of each."""
         indptr = indptr.long()
         n_nodes, device = len(indptr) - 1, indptr.device
         degree = indptr.diff()
@@ -226,68 +226,17 @@ class Segments:
         target = torch.where(cut, n_nodes + cut.cumsum(0) - 1, row)
         hubs = (pieces > 1).nonzero().flatten()
         first = torch.cat([torch.zeros(1, dtype=torch.long, device=device), pieces[hubs].cumsum(0)])
-        return cls(start, end, target, hubs, first, int(cut.sum())), row
+        order = (end - start).argsort(descending=True, stable=True)
+        return cls(start[order], end[order], target[order], hubs, first, int(cut.sum()))
 
-    def ordered(self, order: Tensor) -> Segments:
-        return replace(self, start=self.start[order], end=self.end[order], target=self.target[order])
-
-    def piece(self, neighbours: Tensor, weights: Tensor) -> Piece:
-        """All segments, with their entries."""
-        return Piece(self.start, self.end, self.target, neighbours, weights)
+    @classmethod
+    def planned(cls, n_nodes: int, n_entries: int) -> Segments:
+        """As many as a graph of this size can have, without memory: one for each row and one for each full segment."""
+        count, partials = n_nodes + n_entries // SEGMENT, n_entries // SEGMENT
+        start, end, target = (torch.empty(count, dtype=torch.int64, device="meta") for _ in range(3))
+        hub = torch.empty(min(1, partials), dtype=torch.int64, device="meta")  # so that rows are joined in a plan too
+        return cls(start, end, target, hub, hub, partials)
 
     @property
     def tensors(self) -> list[Tensor]:
         return [self.start, self.end, self.target]
-
-
-class Piece(NamedTuple):
-    """Segments that one launch sums, and the entries that they are of."""
-
-    start: Tensor
-    end: Tensor
-    target: Tensor
-    neighbours: Tensor
-    weights: Tensor
-
-
-def sums(
-    pieces: Iterable[Piece], segments: Segments, x_ND: Tensor, addend_ND: Tensor | None, dtype: torch.dtype | None
-) -> Tensor:
-    """The product, launched once a piece, each before the next is asked for; cut rows are joined at the end."""
-    x_ND = x_ND.contiguous()
-    addend_ND = None if addend_ND is None else addend_ND.contiguous()
-    touched_N = touched(addend_ND)
-    n_nodes, columns = x_ND.shape
-    y_ND = torch.empty_like(x_ND, dtype=dtype)
-    partial = torch.empty(max(segments.n_partials, 1), columns, dtype=torch.float32, device=x_ND.device)
-    block = min(triton.next_power_of_2(columns), 512)
-    tiles = triton.cdiv(columns, block)
-    for piece in pieces:
-        launch(
-            _segments_kernel, (len(piece.start), tiles),
-            x_ND, addend_ND, touched_N, y_ND, partial, *piece, n_nodes, columns,
-            in_flight=4, block_columns=block, has_addend=addend_ND is not None, num_warps=1,
-        )  # fmt: skip
-    if len(segments.hubs):
-        launch(
-            _join_kernel, (len(segments.hubs), tiles),
-            addend_ND, touched_N, y_ND, partial, segments.hubs, segments.first, columns,
-            block_columns=block, has_addend=addend_ND is not None,
-        )  # fmt: skip
-    return y_ND
-
-
-def fill(
-    thinned: Piece, whole: Piece, edges: Tensor | None, rate: float, key: Tensor | None, scale: Tensor | None = None
-) -> None:
-    """Write the entries that a key keeps to the front of their segments, scaled by 1 / (1 - rate).
-
-    With the scale of each segment's row, the weights of `whole` are those of nodes: scale_n scale_m is made here.
-    """
-    launch(
-        _thin_kernel, (triton.cdiv(len(whole.start), SEVERAL),),
-        whole.start, whole.end, whole.neighbours, whole.weights, scale, edges, key,
-        thinned.end, thinned.neighbours, thinned.weights, len(whole.start), threshold(rate), 1.0 / (1.0 - rate),
-        drops=edges is not None, has_scale=scale is not None, several=SEVERAL, block=THINNED,
-        golden=GOLDEN, first=FIRST, second=SECOND,
-    )  # fmt: skip

@@ -122,7 +122,7 @@ def _gather_rows_kernel(  # type: ignore[no-untyped-def]
         inside = column < columns
         total = tl.zeros([block], dtype=tl.float32)
         for at in range(start, end, in_flight):
-            for ahead in tl.static_range(in_flight):  # as in the product of cuda.py
+            for ahead in tl.static_range(in_flight):  # independent loads, all issued before the first is added
                 live = at + ahead < end
                 neighbour = tl.load(neighbour_ptr + at + ahead, mask=live, other=0).to(tl.int64)
                 weight = tl.load(weight_ptr + at + ahead, mask=live, other=0.0)

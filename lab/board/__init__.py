@@ -1,0 +1,1 @@
+"""Our best configurations on a benchmark's public split, compared with published results: `python -m lab.board`."""

@@ -1,0 +1,1 @@
+"""The explorer: its page, and the endpoints that only the page uses. They may change with it."""
