@@ -55,7 +55,7 @@ def check(schema: Any, examples: int) -> None:
 
 
 def test_the_service_keeps_to_its_description(schema: Any) -> None:
-    check(schema, 40)
+    check(schema, 200)
 
 
 @pytest.mark.slow
