@@ -89,7 +89,7 @@ def alternatives(
     set_here = {name for table in tables for name in table} & {"train", "loss"}
     if config is not None or set_here or not _ruled(named, preset, dataset, shape, device):
         return [first]
-    chosen = [[f"train.loss={loss}", *variant] for loss in named.compared_losses for variant in variants(loss)]
+    chosen = [[f"train.loss={loss}", *variant] for loss in named.defaults.losses for variant in variants(loss)]
     found = [
         resolve(model, preset, None, [*overrides, *each], seed, dataset, shape, device, **settings) for each in chosen
     ]

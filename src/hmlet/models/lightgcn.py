@@ -2,15 +2,14 @@
 
 from typing import ClassVar, Literal
 
-from hmlet.models.base import GraphModelConfig, Layers, Model, Pass, Product
+from hmlet.models.base import Defaults, GraphModelConfig, Layers, Model, Pass, Product
 
 
 class LightGCNConfig(GraphModelConfig):
     """LightGCN: linear propagation, layers averaged."""
 
     family: ClassVar[str] = "lightgcn"
-    compared_losses: ClassVar[tuple[str, ...]] = ("bpr", "multinomial")
-    step_share: ClassVar[float] = 1.0
+    defaults: ClassVar[Defaults] = Defaults(1.0, ("bpr", "multinomial"))
     name: Literal["lightgcn"] = "lightgcn"
 
 

@@ -6,7 +6,7 @@ import torch
 
 from hmlet.data import Dataset
 from hmlet.graph import training_graph
-from hmlet.models import Scores
+from hmlet.models import Gated, Scores
 from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction.records import TEST_K, TESTED, NoisyRanking
 from hmlet.runs.directory import RunDirectory
@@ -23,6 +23,7 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
     graph = training_graph(data)
     model, scores = load_model(run).to(device), Scores.of_run(recipe.scoring, run.factors()[1]).to(device)
     operator = make_operator(recipe, model, graph, device)
+    assert isinstance(model, Gated)
     noise = torch.Generator(device).manual_seed(recipe.seed)
     found: dict[str, list[float]] = {name: [] for name in TESTED}
     for _ in range(draws):

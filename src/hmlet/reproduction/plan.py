@@ -106,7 +106,7 @@ class Planned:
     @property
     def gated(self) -> bool:
         """Whether its nodes' classes and the effect of noise are written down."""
-        return self.tested and self.recipe.model.gated
+        return self.tested and "gated" in getattr(self.recipe.model, "types", ())
 
     @property
     def analysed(self) -> bool:

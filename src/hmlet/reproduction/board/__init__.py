@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from hmlet.config.listing import kind
 from hmlet.data import Dataset
 from hmlet.data.public import BOARD, SELECTION, board_split, selection_split
 from hmlet.ranking.statistics import Spread
@@ -56,7 +57,7 @@ class BoardRow:
     def size(self) -> int | None:
         """The embedding size; None for a closed form."""
         model = self.arm.recipe(1).model
-        return None if model.kind() == "closed form" else model.columns
+        return None if kind(type(model)) == "closed form" else model.columns
 
     def seconds(self, *, held_out: bool = False) -> float | None:
         """Seconds of training, the mean over seeds."""
