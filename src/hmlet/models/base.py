@@ -193,7 +193,12 @@ class Model(nn.Module, ABC):
 
 
 class GatedConfig(ABC):
-    """What the settings of a model with gates follow the epochs by."""
+    """What the settings of a model that may have gates say of them."""
+
+    @property
+    @abstractmethod
+    def gated(self) -> bool:
+        """Whether nodes choose a branch, so that a run has gates to analyse."""
 
     @property
     @abstractmethod

@@ -43,7 +43,7 @@ class HmletConfig(GraphModelConfig, GatedConfig):
     """HMLET: each node chooses, layer by layer, between linear and non-linear propagation."""
 
     family: ClassVar[str] = "hmlet"
-    defaults: ClassVar[Defaults] = Defaults(1.0, ("bpr", "multinomial"))
+    defaults: ClassVar[Defaults] = Defaults(step_share=1.0, losses=("bpr", "multinomial"))
 
     name: HmletName = "hmlet-end"
     gate_types: tuple[GateType, ...] | None = None

@@ -9,7 +9,7 @@ class LightGCNConfig(GraphModelConfig):
     """LightGCN: linear propagation, layers averaged."""
 
     family: ClassVar[str] = "lightgcn"
-    defaults: ClassVar[Defaults] = Defaults(1.0, ("bpr", "multinomial"))
+    defaults: ClassVar[Defaults] = Defaults(step_share=1.0, losses=("bpr", "multinomial"))
     name: Literal["lightgcn"] = "lightgcn"
 
 
@@ -21,5 +21,5 @@ class LightGCN(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         layers = [self.embedding]
         for _ in range(self.config.depth):
-            product.append(layers)
+            product.append(layers)  # e_{i+1} = Â e_i
         return self.readout(layers, how)

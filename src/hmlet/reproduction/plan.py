@@ -10,7 +10,7 @@ from typing import Literal
 
 from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
-from hmlet.models import MODELS
+from hmlet.models import MODELS, GatedConfig
 from hmlet.reproduction.cells import CAMPAIGN, OURS, TABLES, Cell, preset
 from hmlet.system.spelling import option
 
@@ -106,7 +106,7 @@ class Planned:
     @property
     def gated(self) -> bool:
         """Whether its nodes' classes and the effect of noise are written down."""
-        return self.tested and "gated" in getattr(self.recipe.model, "types", ())
+        return self.tested and isinstance(self.recipe.model, GatedConfig) and self.recipe.model.gated
 
     @property
     def analysed(self) -> bool:
