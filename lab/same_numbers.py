@@ -1,4 +1,4 @@
-"""Whether two source trees train the same numbers: `python scripts/same_numbers.py BEFORE AFTER --json`.
+"""Whether two source trees train the same numbers: `python lab/same_numbers.py BEFORE AFTER --json`.
 
 With `--python OTHER`, AFTER is trained by that interpreter: with one tree for both, this compares two PyTorch versions.
 
