@@ -16,7 +16,7 @@ from hmlet.analysis.stability import stability as stability_of
 from hmlet.analysis.study import read_choices
 from hmlet.data import Dataset
 from hmlet.graph import training_graph
-from hmlet.models import Scores
+from hmlet.models import Gated, Scores
 from hmlet.ranking.evaluation import evaluate
 from hmlet.reproduction.cells import OURS
 from hmlet.reproduction.plan import Planned
@@ -50,6 +50,7 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
     graph = training_graph(data)
     model, scores = load_model(run).to(device), Scores.of_run(recipe.scoring, run.factors()[1]).to(device)
     operator = make_operator(recipe, model, graph, device)
+    assert isinstance(model, Gated)
     noise = torch.Generator(device).manual_seed(recipe.seed)
     found: dict[str, list[float]] = {name: [] for name in TESTED}
     for _ in range(draws):
@@ -65,7 +66,7 @@ def noisy_ranking(run: RunDirectory, data: Dataset, device: torch.device, draws:
 
 def record_noise(run: RunDirectory, planned: Planned, data: Dataset, device: torch.device) -> None:
     """Write both files of a run with gates that is in one of the paper's tables."""
-    if planned.tested and planned.recipe.model.gated:
+    if planned.gated:
         classes = read_choices(run, data, data.n_users + data.n_items).classes
         with locked(run.path):
             run.write_table(CLASSES, pa.table({"class": classes}))

@@ -19,7 +19,7 @@ from hmlet.data import Dataset
 from hmlet.errors import DataError, UnknownId
 from hmlet.graph import training_graph
 from hmlet.graph.kernels import Operator
-from hmlet.models import MODELS, NOISE_FREE, Model, build
+from hmlet.models import MODELS, NOISE_FREE, GatedConfig, Model, build
 from hmlet.runs.loading import load_model
 from hmlet.training.steps import make_operator
 
@@ -94,7 +94,7 @@ def test_solves_the_checkerboard_exactly(learned: Run) -> None:
 def test_gates_are_learned_and_decide(learned: Run) -> None:
     """The board is solved without them, so gates are looked at themselves: training moved every one of their weights,
     and the other choice at a gated layer gives other factors."""
-    if not learned.recipe.model.gated:
+    if not isinstance(learned.recipe.model, GatedConfig):
         pytest.skip("it has no gates")
     graph = training_graph(learned.data)
     initial = build(learned.recipe.model, graph, torch.Generator().manual_seed(learned.recipe.seed))

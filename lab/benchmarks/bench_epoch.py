@@ -29,6 +29,7 @@ from hmlet.graph.kernels import build_operator, draw_key
 from hmlet.losses.base import penalty, row_norms
 from hmlet.losses.bpr import bpr, margins
 from hmlet.models import NOISE_FREE, Model, Scores, build
+from hmlet.models.base import training_pass
 from hmlet.ranking.evaluation import evaluate
 from hmlet.system.ranks import ALONE
 from hmlet.training.profiling import MEASURED, WatchedSteps
@@ -188,7 +189,7 @@ def _float64_loss(
 ) -> torch.Tensor:
     whole = build_operator(graph.indptr, graph.neighbours, graph.edges, graph.scale(), dtype=torch.float64)
     product = whole.drop(recipe.train.edge_dropout, key) if recipe.train.edge_dropout else whole
-    layers = model.propagate(product, model.training_pass(temperature, torch.Generator()))
+    layers = model.propagate(product, training_pass(model, temperature, torch.Generator()))
     chosen_3BF = layers.factors()[rows_3B]
     norms = row_norms(model.embedding[rows_3B].chunk(3))
     return bpr(margins(*chosen_3BF.chunk(3))) + recipe.train.l2 * penalty(norms)

@@ -26,6 +26,7 @@ from hmlet.data.catalog import load
 from hmlet.graph import Graph, training_graph
 from hmlet.graph.kernels import multiplies_bfloat16
 from hmlet.models import Scores, build
+from hmlet.models.base import training_pass
 from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE
 from hmlet.training.steps import GradientSteps, make_operator
@@ -101,7 +102,7 @@ def _errors(recipes: dict[str, Recipe], data: Dataset, graph: Graph) -> dict[str
         if exact:
             whole = replace(everyone.whole, share_N=everyone.whole.share_N.double())
             everyone = everyone._replace(weight=everyone.weight.double(), whole=whole)
-        layers = steps.scores(model.propagate(steps.operator, model.training_pass(1.0, steps.generator)))
+        layers = steps.scores(model.propagate(steps.operator, training_pass(model, 1.0, steps.generator)))
         value = loss(layers, everyone).value
         (gradient,) = torch.autograd.grad(value, model.embedding)
         return value.detach().double(), gradient.double()

@@ -30,6 +30,7 @@ from hmlet.losses.base import row_norms
 from hmlet.losses.sampling import Pairs
 from hmlet.losses.softmax import Softmax
 from hmlet.models import Scores, build
+from hmlet.models.base import training_pass
 from hmlet.system.ranks import ALONE
 from hmlet.training.planning import memory_plan
 from hmlet.training.steps import GradientSteps, make_operator
@@ -131,7 +132,7 @@ def _error(recipe: Recipe, data: Dataset, graph: Graph, device: torch.device) ->
     steps = _steps(recipe, data, graph, device)
     users = steps.sampler.sample(min(512, recipe.train.batch_size), steps.generator).user
     with torch.no_grad():
-        layers = steps.scores(steps.model.propagate(steps.operator, steps.model.training_pass(1.0, steps.generator)))
+        layers = steps.scores(steps.model.propagate(steps.operator, training_pass(steps.model, 1.0, steps.generator)))
         factors_NF = layers.factors()
     users_BF, items_IF = factors_NF[users] / steps.loss.log_temperature.exp(), factors_NF[data.n_users :]
     weights_B = torch.full((len(users),), 1.0 / len(users), device=device)

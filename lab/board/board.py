@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from hmlet.config.listing import kind
 from hmlet.data import Dataset
 from hmlet.ranking.statistics import Spread
 from hmlet.reproduction import train_missing
@@ -44,7 +45,7 @@ class BoardRow:
     def size(self) -> int | None:
         """The embedding size; None for a closed form."""
         model = self.variant.recipe(1).model
-        return None if model.kind() == "closed form" else model.columns
+        return None if kind(type(model)) == "closed form" else model.columns
 
     def seconds(self, *, held_out: bool = False) -> float | None:
         """Seconds of training, the mean over seeds."""

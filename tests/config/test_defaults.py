@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hmlet.config import resolve
+from hmlet.config import listing, resolve
 from hmlet.errors import ConfigError
 from hmlet.losses import LOSSES
-from hmlet.models import MODELS
+from hmlet.models import MODELS, Gated, ItemWeighted, Solved
 
 EMBEDDED = {"embedding_size": 64, "initial_deviation": 0.1, "start": "random"}
 HMLET = {
@@ -83,14 +83,13 @@ def named(fact: str, of_config: bool = True) -> set[str]:
 def test_what_is_known_of_a_model_before_there_is_a_graph() -> None:
     closed = {"popularity", "itemknn", "ease", "gf-cf", "cheby-cf"}
     assert named("solved") == {"wrmf", *closed}
-    assert named("splits") == {"hmlet", "lightgcn", "lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr"}
-    assert {model.Config.family: model.Config.step_share for model in MODELS.values()} == {
+    assert {model.Config.family: model.Config.defaults.step_share for model in MODELS.values()} == {
         **dict.fromkeys(("hmlet", "lightgcn"), 1.0),
         **dict.fromkeys(("lr-gccf", "ngcf", "gc-mc", "pinsage", "bpr", "wrmf", *closed), 0.25),
     }
-    assert {name: model.Config.losses for name, model in MODELS.items() if model.Config.losses is not None} == (
-        dict.fromkeys(("wrmf", *sorted(closed)), ())
-    )
+    assert {name for name, model in MODELS.items() if issubclass(model, Solved)} == {"wrmf", *closed}
+    assert {name for name, model in MODELS.items() if issubclass(model, ItemWeighted)} == closed - {"popularity"}
+    assert {model.Config.family for model in MODELS.values() if issubclass(model, Gated)} == {"hmlet"}
 
 
 def test_what_is_known_of_the_layers_of_a_model() -> None:
@@ -117,7 +116,7 @@ def test_depth_and_width_of_the_defaults() -> None:
         "bpr": 8,
         "ngcf": 8,
     }
-    assert (MODELS["popularity"].Config().columns, MODELS["popularity"].Config().widest) == (1, 1)
+    assert MODELS["popularity"].Config().columns == 1
 
 
 def test_gc_mc_has_one_layer() -> None:
@@ -136,7 +135,7 @@ def test_a_weight_may_be_zero_and_not_less(setting: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("lightgcn", "graph"), ("wrmf", "factorisation"), ("ease", "closed form")])
 def test_the_kind_of_a_model(name: str, kind: str) -> None:
-    assert MODELS[name].Config.kind() == kind
+    assert listing.kind(MODELS[name].Config) == kind
 
 
 def test_what_is_known_of_a_loss() -> None:

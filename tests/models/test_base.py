@@ -9,12 +9,26 @@ import pytest
 import torch
 from products import IDENTITY
 
-from hmlet.graph.work import Part
 from hmlet.models import MODELS, Model, Pass, Views, build
-from hmlet.models.base import GraphModelConfig, ItemWeights, ModelConfig, Newcomer, NodeTensor, dropout, glorot
+from hmlet.models.base import (
+    FoldInRule,
+    Gated,
+    GraphModelConfig,
+    ItemWeighted,
+    ItemWeights,
+    ModelConfig,
+    NodeTensor,
+    Solved,
+    dropout,
+    glorot,
+    ranking_pass,
+    resting_epochs,
+    temperature,
+    training_pass,
+)
 from hmlet.runs.loading import set_nodes
 from hmlet.system.ranks import ALONE, Ranks
-from hmlet.training.steps import keep_columns, shared_weights
+from hmlet.training.steps import keep_columns, shared_weights, starts_spectrally
 
 N_USERS, N_ITEMS, SIZE = 3, 4, 6
 
@@ -26,20 +40,13 @@ def model_of(name: str = "lightgcn", **settings: Any) -> Model:
 
 def test_a_config_that_says_nothing_more() -> None:
     plain = ModelConfig()
-    assert (plain.columns, plain.widest, plain.depth, plain.warmup) == (1, 1, 0, 0)
-    told = (plain.starts_spectrally, plain.gated, plain.solved, plain.splits)
-    assert told == (False, False, False, True)
-    assert plain.over(0.5) is plain
-    assert plain.continued(3) is plain
-    assert (plain.lighter(), plain.work(10, 4, resting=False), plain.weights(resting=False)) == ([], [], 0)
-    assert plain.solving(10, 20, 30) == [Part("interactions", moved=4 * 30)]
-    plain.require_newcomers()
+    assert (plain.columns, plain.depth, plain.solved, plain.defaults) == (1, 0, False, (0.25, ()))
+    assert (resting_epochs(plain), starts_spectrally(plain)) == (0, False)
 
 
 def test_a_graph_model_is_as_deep_as_its_layers() -> None:
     config = GraphModelConfig(layers=3, embedding_size=5, start="spectral")
-    assert (config.depth, config.columns, config.widest, config.starts_spectrally) == (3, 5, 5, True)
-    assert config.lighter() == [["model.layers=2", "model.layers=1"]]
+    assert (config.depth, config.columns, starts_spectrally(config)) == (3, 5, True)
 
 
 def test_embeddings_are_normal_and_are_the_factors_where_nothing_is_propagated() -> None:
@@ -53,22 +60,20 @@ def test_embeddings_are_normal_and_are_the_factors_where_nothing_is_propagated()
 
 def test_a_model_that_says_nothing_more() -> None:
     model, generator = model_of(), torch.Generator()
-    assert (model.item_weights(), model.temperature(9), model.solving_bytes(100)) == (None, 1.0, 0)
-    assert model.training_pass(0.5, generator) == Pass(dropout=generator)
-    assert model.ranking_pass(3, generator) == Pass()
-    assert model.noisy_pass(3, generator) == Pass(noise=generator, temperature=1.0)
+    assert not isinstance(model, Gated | Solved | ItemWeighted)
+    assert temperature(model, 9) == 1.0
+    assert training_pass(model, 0.5, generator) == Pass(dropout=generator)
+    assert ranking_pass(model, 3, generator) == Pass()
     layers = model.propagate(IDENTITY, Pass())
     assert model.auxiliary(Views(layers, lambda: layers, lambda: torch.arange(2)), Pass()) is None
-    assert model.newcomer("user", torch.zeros(2, SIZE)) is None
+    assert model.fold_in("user", torch.zeros(2, SIZE)) is None
     assert model.node_tensors(5, 6) == {"embedding": NodeTensor((11, SIZE), "nodes", redrawn=False)}
     assert (layers.gates, layers.joined, layers.similarity) == ({}, ("mean", 1.0), "dot")
-    with pytest.raises(NotImplementedError, match="LightGCN is trained by gradient steps"):
-        model.solve(planted.csr([(0, 1)], N_USERS))
 
 
-def test_a_pass_and_a_newcomer_that_say_nothing_more() -> None:
+def test_a_pass_and_a_rule_that_say_nothing_more() -> None:
     assert Pass() == Pass(noise=None, dropout=None, temperature=1.0, hard=True, ranks=ALONE)
-    assert Newcomer(torch.sum)[1:] == (False, 0.0)
+    assert FoldInRule(torch.sum)[1:] == (False, 0.0)
     whole, none = torch.zeros(2, 2), torch.zeros(0, dtype=torch.int64)
     assert not ItemWeights(whole, none, none).sparse
     assert ItemWeights(torch.zeros(1), torch.zeros(1), torch.tensor([0, 1])).sparse

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hmlet.graph.kernels import gumbel_softmax, mix
 from hmlet.models import Pass
-from hmlet.models.gating import LINEAR, NONLINEAR, Gate, batch_norm, gate_weights, gate_work
+from hmlet.models.gating import LINEAR, NONLINEAR, Gate, batch_norm
 from hmlet.system.ranks import Ranks
 
 LOGITS = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-2.0, 0.3], [4.0, 3.5], [-3.0, 3.0]])
@@ -147,14 +147,3 @@ def test_a_gate_over_two_ranks_is_the_gate_of_all_columns(hidden: tuple[int, ...
     torch.testing.assert_close(torch.cat([chosen_NC for chosen_NC, _ in found], dim=1), expected_ND)
     for _, probability_N in found:
         torch.testing.assert_close(probability_N, expected_N)
-
-
-def test_the_work_of_a_gate_on_ten_nodes() -> None:
-    """An MLP 6 → 4 → 2 in 2 bytes a number: 32 weights, a multiply and an add for each and each node."""
-    assert gate_weights(3, (4,)) == 6 * 4 + 4 * 2 == 32
-    for resting, products in ((False, 3), (True, 2)):
-        parts = gate_work(10, 3, (4,), 2, resting)
-        assert sum(part.operations for part in parts) == products * 2 * 10 * 32
-        table = 10 * 3 * 2
-        dense = [10 * 2 * (6 + 4), 10 * 2 * 2 * (6 + 4) + table, 10 * 2 * (4 + 2), 10 * 2 * 2 * (4 + 2)]
-        assert [part.moved for part in parts] == [*dense, 3 * table, 3 * table]

@@ -8,9 +8,8 @@ import pytest
 import torch
 from planted import graph
 
-from hmlet.errors import ConfigError
-from hmlet.models import MODELS, NOISE_FREE, Model, ModelConfig, build
-from hmlet.models.gating import gate_work
+from hmlet.models import MODELS, NOISE_FREE, ModelConfig, build
+from hmlet.models.base import ranking_pass, resting_epochs, training_pass
 from hmlet.models.hmlet import HmletConfig, temperature, variant_types
 
 GENERATOR = torch.Generator()
@@ -68,7 +67,7 @@ def test_variants_are_a_table_of_gated_layers(name: Any, layers: int, gated: set
     assert HmletConfig(name=name, layers=layers).types == expected
 
 
-def model_of(config: ModelConfig) -> Model:
+def model_of(config: ModelConfig) -> Any:
     return build(config, graph([(0, 1), (2, 3)], 3, 4), torch.Generator())
 
 
@@ -79,13 +78,13 @@ def test_training_pass() -> None:
     assert model.temperature(2) == pytest.approx(0.6930175)
     soft = model_of(HmletConfig(gate_training="soft", gate_noise=False)).training_pass(0.7, GENERATOR)
     assert (soft.noise, soft.dropout, soft.hard) == (None, GENERATOR, False)
-    other = model_of(MODELS["ngcf"].Config()).training_pass(0.7, GENERATOR)
+    other = training_pass(model_of(MODELS["ngcf"].Config()), 0.7, GENERATOR)
     assert (other.noise, other.dropout) == (None, GENERATOR)
 
 
 def test_ranking_pass_is_noise_free_unless_the_recipe_says_so() -> None:
     assert model_of(HmletConfig()).ranking_pass(9, GENERATOR) is NOISE_FREE
-    assert model_of(MODELS["lightgcn"].Config()).ranking_pass(9, GENERATOR) is NOISE_FREE
+    assert ranking_pass(model_of(MODELS["lightgcn"].Config()), 9, GENERATOR) is NOISE_FREE
     noisy = model_of(HmletConfig(gate_ranking="noisy")).ranking_pass(0, GENERATOR)
     assert (noisy.noise, noisy.dropout, noisy.hard, noisy.temperature) == (GENERATOR, None, True, 0.7)
     soft = model_of(HmletConfig(gate_ranking="soft")).ranking_pass(0, GENERATOR)
@@ -95,7 +94,7 @@ def test_ranking_pass_is_noise_free_unless_the_recipe_says_so() -> None:
 
 def test_gates_rest_during_the_warmup_only() -> None:
     assert [HmletConfig(gate_warmup=warmup).warmup for warmup in (3, 0)] == [3, 0]
-    assert MODELS["lightgcn"].Config().warmup == 0
+    assert [resting_epochs(HmletConfig(gate_warmup=3)), resting_epochs(MODELS["lightgcn"].Config())] == [3, 0]
 
 
 def test_a_shorter_training_has_a_shorter_warmup_and_a_faster_temperature() -> None:
@@ -118,23 +117,3 @@ def test_a_training_that_goes_on_goes_on_in_the_schedules() -> None:
 def test_types_are_given_one_a_layer(types: Any) -> None:
     with pytest.raises(ValueError, match=f"gate_types has {len(types)} entries for 2 layers"):
         HmletConfig(layers=2, gate_types=types)
-
-
-def test_lighter_settings_halve_the_gates_until_one_is_left() -> None:
-    assert HmletConfig(layers=3, gate_hidden=(8, 4)).lighter() == [
-        ["model.layers=2", "model.layers=1"],
-        ["model.gate_hidden=[4,2]", "model.gate_hidden=[2,1]"],
-    ]
-    assert HmletConfig(layers=2, gate_types=("gated", "linear"), gate_hidden=()).lighter() == [[]]
-
-
-def test_what_gates_add_to_a_step() -> None:
-    """Two gates of an MLP 6 → 4 → 2: 32 weights each. Random gates have none."""
-    config = HmletConfig(embedding_size=3, gate_hidden=(4,))
-    assert (config.weights(resting=False), config.weights(resting=True)) == (64, 0)
-    assert len(config.work(10, 4, resting=False)) == 2 * len(gate_work(10, 3, (4,), 4))
-    random = HmletConfig(embedding_size=3, gate_hidden=(4,), gate_choice="random")
-    assert random.work(10, 4, resting=False) == []
-    with pytest.raises(ConfigError, match="random gates"):
-        random.require_newcomers()
-    config.require_newcomers()

@@ -8,15 +8,15 @@ import planted
 import pytest
 import torch
 
-from hmlet.models import MODELS, Newcomer, Side, build
+from hmlet.models import MODELS, FoldInRule, Side, build
 
 OTHERS = np.random.default_rng(3).normal(0.2, 0.3, (12, 4))
 OWN = [1, 4, 5]
 
 
-def newcomer(name: str, side: Side, others: np.ndarray, **settings: float) -> Newcomer:
+def newcomer(name: str, side: Side, others: np.ndarray, **settings: float) -> FoldInRule:
     model = build(MODELS[name].Config(**settings), planted.graph([(0, 1)], 2, 3), torch.Generator())
-    found = model.newcomer(side, torch.from_numpy(others))
+    found = model.fold_in(side, torch.from_numpy(others))
     assert found is not None
     return found
 

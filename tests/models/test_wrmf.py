@@ -91,17 +91,4 @@ def test_systems_without_a_solution_are_refused(setting: dict[str, float]) -> No
 
 def test_what_solving_holds() -> None:
     """Four copies of the factors of 20 nodes, 100 interactions by user, by item and with their weights, and a block."""
-    assert fresh(1.0, 1.0).solving_bytes(100) == 4 * 20 * 4 * 4 + 3 * 12 * 100 + 2 * 4 * 2**21
-
-
-def test_the_work_of_solving() -> None:
-    """D = 3: each of 100 interactions adds 3 × 3 products to a system on either side, a multiply and an add each.
-    Each of 30 nodes adds as many to a Gram matrix, and its system takes 3³ / 3 operations."""
-    (part,) = WRMFConfig(embedding_size=3).solving(10, 20, 100)
-    assert (part.name, part.operations) == ("systems", 2 * 100 * 2 * 9 + 30 * (2 * 9 + 9))
-
-
-def test_the_work_of_small_systems() -> None:
-    """The mean of 10 users has two neighbours, that of 20 items one: their systems have as many unknowns, not D = 3."""
-    (part,) = WRMFConfig(embedding_size=3).solving(10, 20, 20)
-    assert part.operations == pytest.approx(2 * 20 * 3 * 2 + 10 * (18 + 8 / 3) + 2 * 20 * 3 * 1 + 20 * (18 + 1 / 3))
+    assert fresh(1.0, 1.0).peak_bytes(100) == 4 * 20 * 4 * 4 + 3 * 12 * 100 + 2 * 4 * 2**21

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from hmlet.config import Recipe, resolve
+from hmlet.graph import spectral
 from hmlet.graph.work import INVERSE, Part, Rates
-from hmlet.models.gating import gate_work
+from hmlet.models import MODELS
 from hmlet.training import floor
 from hmlet.training.floor import (
     by_part,
     floor_seconds,
+    gate_weights,
+    gate_work,
     measure,
     multiplied_type,
     nominal_seconds,
     nominal_training_seconds,
+    solving_parts,
     solving_seconds,
     step_parts,
+    trained_gates,
 )
 
 UNIT = Rates(copied=1.0, gathered=1.0, multiplied=1.0)
@@ -188,10 +195,86 @@ def test_a_training_has_the_steps_of_its_epochs(loss: str, steps: int) -> None:
 
 def test_a_solution_is_its_inverse_at_the_measured_rate_and_the_rest_at_common_ones() -> None:
     how = resolve("ease")
-    parts = how.model.solving(60, 40, 300)
+    parts = solving_parts(how.model, 60, 40, 300)
     inverse, rest = solving_seconds(how, 60, 40, 300, "cpu", 1000.0)
     assert inverse == 40**3 / 1000
     assert rest == pytest.approx(sum(part.seconds(Rates(1e10, 2e10, 1e11)) for part in parts if part.name != INVERSE))
+
+
+VECTORS = 2 * (spectral.ROUNDS + 1) * 2 * 100 * (5 + spectral.EXTRA)  # columns times edges, to and fro
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "users", "expected"),
+    [
+        ("popularity", {}, 10, {"interactions": (400, 0, 0)}),
+        ("wrmf", {"embedding_size": 2}, 10, {"systems": (0, 0, 2 * 2 * 100 * 4 + 30 * (2 * 4 + 8 / 3))}),
+        (
+            "wrmf",
+            {"embedding_size": 8},
+            10,
+            {"systems": (0, 0, 2 * 100 * 8 * (8 + 5) + 30 * 128 + (10 * 512 + 20 * 125) / 3)},
+        ),
+        ("itemknn", {}, 10, {"pairs": (0, 16 * 1000, 0), "weights": (16 * 400, 0, 0)}),
+        ("itemknn", {}, 0, {"pairs": (0, 16 * 10_000, 0), "weights": (16 * 400, 0, 0)}),
+        ("ease", {}, 10, {"inverse": (0, 0, 1000), "rows": (0, 4 * 100 * (2 * 10 + 20), 0)}),
+        ("ease", {}, 20, {"inverse": (0, 0, 8000), "rows": (0, 0, 0)}),
+        ("ease", {}, 50, {"inverse": (0, 0, 8000), "rows": (0, 0, 0)}),
+        ("gf-cf", {"vectors": 5}, 10, {"vectors": (0, 4 * VECTORS, 0), "low-pass filter": (0, 0, 2 * 400 * 5)}),
+        ("cheby-cf", {"vectors": 5, "order": 3}, 10, {"polynomial": (0, 4 * 2 * 3 * 2 * 100 * 20, 0)}),
+    ],
+)
+def test_the_work_of_a_solution(
+    name: str, settings: dict[str, Any], users: int, expected: dict[str, tuple[float, float, float]]
+) -> None:
+    """Bytes moved, bytes gathered and operations for 20 items and 100 interactions; pairs are 100² over the users."""
+    config: Any = MODELS[name].Config(name=name, **settings)  # type: ignore[call-arg]
+    parts = {part.name: part for part in solving_parts(config, users, 20, 100)}
+    for part, amounts in expected.items():
+        found = parts[part]
+        assert (found.moved, found.gathered, found.operations) == pytest.approx(amounts)
+    if name in ("ease", "gf-cf", "cheby-cf"):
+        assert {"pairs", "weights"} <= parts.keys()
+    if name == "cheby-cf":
+        assert {"vectors", "low-pass filter"} <= parts.keys()
+
+
+def test_the_work_of_solving() -> None:
+    """D = 3: each of 100 interactions adds 3 × 3 products to a system on either side, a multiply and an add each.
+    Each of 30 nodes adds as many to a Gram matrix, and its system takes 3³ / 3 operations."""
+    (part,) = solving_parts(resolve("wrmf", overrides=["model.embedding_size=3"]).model, 10, 20, 100)
+    assert (part.name, part.operations) == ("systems", 2 * 100 * 2 * 9 + 30 * (2 * 9 + 9))
+
+
+def test_the_work_of_small_systems() -> None:
+    """The mean of 10 users has two neighbours, that of 20 items one: their systems have as many unknowns, not D = 3."""
+    (part,) = solving_parts(resolve("wrmf", overrides=["model.embedding_size=3"]).model, 10, 20, 20)
+    assert part.operations == pytest.approx(2 * 20 * 3 * 2 + 10 * (18 + 8 / 3) + 2 * 20 * 3 * 1 + 20 * (18 + 1 / 3))
+
+
+def test_the_work_of_a_gate_on_ten_nodes() -> None:
+    """An MLP 6 → 4 → 2 in 2 bytes a number: 32 weights, a multiply and an add for each and each node."""
+    assert gate_weights(3, (4,)) == 6 * 4 + 4 * 2 == 32
+    for resting, products in ((False, 3), (True, 2)):
+        parts = gate_work(10, 3, (4,), 2, resting)
+        assert sum(part.operations for part in parts) == products * 2 * 10 * 32
+        table = 10 * 3 * 2
+        dense = [10 * 2 * (6 + 4), 10 * 2 * 2 * (6 + 4) + table, 10 * 2 * (4 + 2), 10 * 2 * 2 * (4 + 2)]
+        assert [part.moved for part in parts] == [*dense, 3 * table, 3 * table]
+
+
+def test_what_gates_add_to_a_step() -> None:
+    """Two gates of an MLP 6 → 4 → 2. Random gates have none."""
+    settings = ["model.embedding_size=3", "model.gate_hidden=[4]"]
+    learned, random = (
+        recipe("hmlet-end", *settings, f"model.gate_choice={choice}") for choice in ("learned", "random")
+    )
+    assert (trained_gates(learned.model), trained_gates(random.model), trained_gates(recipe("ngcf").model)) == (2, 0, 0)
+    own = [part for part in gate_work(100, 3, (4,), 4) if part.name == "matrix products"]
+    assert total(learned, "matrix products", "operations") == 2 * sum(part.operations for part in own)
+    moved = [total(learned, "optimizer", "moved", resting=resting) for resting in (False, True)]
+    assert moved[0] - moved[1] == 2 * 32 * 28
+    assert total(random, "matrix products", "operations") == 0
 
 
 def test_a_sparse_graph_has_a_neighbour_for_every_row() -> None:

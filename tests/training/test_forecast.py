@@ -25,7 +25,7 @@ from hmlet.runs.checkpoint import CHECKPOINT, load_checkpoint
 from hmlet.runs.directory import RunDirectory
 from hmlet.system.ranks import ALONE
 from hmlet.training import forecast, loop, planning, steps, trainer
-from hmlet.training.floor import NOMINAL
+from hmlet.training.floor import NOMINAL, solving_parts
 from hmlet.training.forecast import (
     Forecast,
     Pace,
@@ -429,7 +429,7 @@ def counted_inverse(n: int) -> int:
 def test_an_inverse_is_counted_as_it_is_computed() -> None:
     """Of the smaller Gram matrix: n³ but for squares of n."""
     for users, items in ((100, 400), (400, 100)):
-        (inverse,) = [part for part in resolve("ease").model.solving(users, items, 5000) if part.name == INVERSE]
+        (inverse,) = [part for part in solving_parts(resolve("ease").model, users, items, 5000) if part.name == INVERSE]
         assert inverse.operations == 100**3
         assert abs(counted_inverse(100) - inverse.operations) < 3 * 100**2
 
@@ -454,7 +454,7 @@ def test_every_solution_takes_longer_for_more_data(model: str) -> None:
     config = resolve(model).model
 
     def seconds(scale: int) -> float:
-        parts = config.solving(1000 * scale, 2000 * scale, 30_000 * scale)
+        parts = solving_parts(config, 1000 * scale, 2000 * scale, 30_000 * scale)
         return sum(part.seconds(NOMINAL["cpu"]) for part in parts)
 
     assert seconds(2) >= 2 * seconds(1) > 0.0

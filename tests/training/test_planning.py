@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +33,11 @@ from hmlet.training.planning import (
     fits,
     free_memory,
     leaves_much_free,
+    lighter,
     memory_plan,
     plainly_fits,
     require_memory,
+    smaller_model,
 )
 from hmlet.training.profiling import Unwatched
 from hmlet.training.trainer import Trainer
@@ -279,6 +282,34 @@ def test_layers_whose_types_were_given_are_left_alone() -> None:
         found = [change.what for change in changes(recipe("hmlet-end", *settings), LARGE, "cuda", 1, free)]
         assert found
         assert any("model.layers" in what for what in found) == offered
+
+
+def test_advice_for_too_little_memory_names_settings_of_the_model() -> None:
+    """EASE is no smaller with fewer dimensions or layers: it has neither."""
+    for name in MODELS:
+        named = re.findall(r"model\.(\w+)", smaller_model(resolve(name).model))
+        assert set(named) <= set(MODELS[name].Config.model_fields)
+        assert named or name == "popularity"
+    assert "inverts no matrix" in smaller_model(resolve("ease").model)
+
+
+def test_lighter_settings_keep_fewer_weights_or_layers() -> None:
+    assert lighter(resolve("ease").model) == [[f"model.neighbours={kept}" for kept in (500, 200, 100, 50)]]
+    few = resolve("ease", overrides=["model.neighbours=200"]).model
+    assert lighter(few) == [["model.neighbours=100", "model.neighbours=50"]]
+    assert lighter(resolve("pinsage").model) == [["model.layers=1"]]  # its neighbours make nothing smaller
+    assert lighter(resolve("lightgcn", overrides=["model.layers=3"]).model) == [["model.layers=2", "model.layers=1"]]
+    assert lighter(resolve("bpr").model) == lighter(resolve("popularity").model) == []
+
+
+def test_lighter_settings_halve_the_gates_until_one_is_left() -> None:
+    gated = resolve("hmlet-end", overrides=["model.layers=3", "model.gate_hidden=[8,4]"]).model
+    assert lighter(gated) == [
+        ["model.layers=2", "model.layers=1"],
+        ["model.gate_hidden=[4,2]", "model.gate_hidden=[2,1]"],
+    ]
+    typed = ["model.layers=2", 'model.gate_types=["gated", "linear"]', "model.gate_hidden=[]"]
+    assert lighter(resolve("hmlet-end", overrides=typed).model) == [[]]
 
 
 def test_ranks_on_cpu_share_its_memory() -> None:

@@ -70,7 +70,7 @@ def fitted(config: type[ModelConfig], shape: Shape, device: str, loss: str = "bp
     entries, batch, steps = _schedule(loss, shape, device, size)
     epochs = math.ceil(steps / math.ceil(max(entries, 1) / batch))
     nodes = min(max((shape.users + shape.items) / STEP_SIZE_NODES, 1.0), 2.0)
-    rate = STEP_SIZE * nodes * math.sqrt(WIDE / max(size, NARROWEST)) * config.step_share
+    rate = STEP_SIZE * nodes * math.sqrt(WIDE / max(size, NARROWEST)) * config.defaults.step_share
     model: Table = {"embedding_size": size, "start": "spectral"}
     if "gate_warmup" in config.model_fields:
         model["gate_warmup"] = epochs // RESTING_SHARE

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass
 
 from hmlet.losses import LOSSES
-from hmlet.models import MODELS
+from hmlet.models import MODELS, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,13 @@ def list_models() -> list[ModelSummary]:
     found = []
     for name, model in MODELS.items():
         config = model.Config
-        summary = config.summary or (inspect.getdoc(config) or "").partition("\n")[0]
-        losses = tuple(LOSSES) if config.losses is None else config.losses
-        found.append(ModelSummary(name, config.kind(), summary, losses))
+        summary = (inspect.getdoc(config) or "").partition("\n")[0]
+        found.append(ModelSummary(name, kind(config), summary, () if config.solved else tuple(LOSSES)))
     return found
+
+
+def kind(config: type[ModelConfig]) -> str:
+    """What kind of model it is: one that propagates over the graph, a factorisation, or a closed form."""
+    if "layers" in config.model_fields:
+        return "graph"
+    return "factorisation" if "embedding_size" in config.model_fields else "closed form"

@@ -101,11 +101,6 @@ def validated(values: Table, source: str) -> Recipe:
     if train.loss not in LOSSES:
         raise ConfigError(f"{source}: there is no loss {train.loss!r}", f"choose one of {', '.join(LOSSES)}")
     loss = _section(LOSSES[train.loss].Config, values, "loss", source)
-    if model.losses is not None and not model.solved and train.loss not in model.losses:
-        raise ConfigError(
-            f"{source}: {model.name} cannot be trained with train.loss={train.loss}",
-            f"use {' or '.join(model.losses)}",
-        )
     return _checked(Recipe, {**values, "model": model, "train": train, "loss": loss}, (), source)
 
 

@@ -114,7 +114,7 @@ class SettingsRequest:
         decided = self.config is not None or any({"train", "loss"} & table.keys() for table in tables)
         if decided or not _ruled(named, self.preset or DEFAULT_PRESET, target):
             return [first]
-        chosen = [[f"train.loss={loss}", *variant] for loss in named.compared_losses for variant in variants(loss)]
+        chosen = [[f"train.loss={loss}", *variant] for loss in named.defaults.losses for variant in variants(loss)]
         found = [replace(self, overrides=[*self.overrides, *each]).resolve(target) for each in chosen]
         return [first, *(each for each in found if each != first)]
 

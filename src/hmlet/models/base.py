@@ -3,10 +3,10 @@
 A model scores in one of two ways (decision 0012): by the dot product of a user's and an item's factor, which its layers
 become, or by item-item weights, which the items of a user's history add up.
 
-What can be said before there is a graph, its config says: how deep it is, which losses train it, how it saves memory.
-What needs tensors, its module says: how it propagates, which tensors have one row per node, how fold-in works.
+What can be said before there is a graph, its config says: how deep it is, whether it is solved. What needs tensors, its
+module says: how it propagates, which tensors have one row per node, how fold-in works.
 
-Legend: U users, I items, N = U + I nodes, D embedding size, S neighbours of a newcomer, F factor size.
+Legend: U users, I items, N = U + I nodes, D embedding size, S neighbours of a new node, F factor size.
 Models take tensors and return tensors. They know no file, no epoch count and no global device.
 """
 
@@ -26,24 +26,25 @@ from hmlet.graph import Graph
 from hmlet.graph.kernels import Product as Product
 from hmlet.graph.layers import Joined as Joined
 from hmlet.graph.layers import Layers as Layers
-from hmlet.graph.work import INDEX, Part
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.section import Depth, Section
 
 Side = Literal["user", "item"]
 
 
+class Defaults(NamedTuple):
+    """What a model tells the default rule."""
+
+    step_share: float = 0.25  # of the rule's step size: dense layers and narrow sums bear less
+    losses: tuple[str, ...] = ()  # that training compares on validation before it takes one
+
+
 class ModelConfig(Section):
     """What every model has, and what is known of it before there is a graph."""
 
     family: ClassVar[str]  # the name of its files among the recipes
-    summary: ClassVar[str] = ""  # one line for `hmlet models`; by default the first of the docstring
-    solved: ClassVar[bool] = False  # an epoch is one `Model.solve` instead of gradient steps on a loss
-    losses: ClassVar[tuple[str, ...] | None] = None  # the losses that can train it; None: every loss
-    splits: ClassVar[bool] = True  # whether ranks can share its columns
-    compared_losses: ClassVar[tuple[str, ...]] = ()  # that a training by the default rule chooses from on validation
-    step_share: ClassVar[float] = 0.25  # of the default rule's step size: dense layers and narrow sums bear less
-    if_memory_is_short: ClassVar[str] = ""  # what to do about it, in words
+    solved: ClassVar[bool] = False  # an epoch is one `Solved.solve`, in one process, instead of steps on a loss
+    defaults: ClassVar[Defaults] = Defaults()
 
     if TYPE_CHECKING:  # each model declares its own names, last among its fields
         name: str
@@ -54,69 +55,13 @@ class ModelConfig(Section):
         return 1
 
     @property
-    def widest(self) -> int:
-        """How many columns the widest table over all nodes has that training makes."""
-        return self.columns
-
-    @property
-    def starts_spectrally(self) -> bool:
-        """Whether singular vectors replace the random e⁰ before training."""
-        return False
-
-    @classmethod
-    def kind(cls) -> str:
-        """What kind of model it is: one that propagates over the graph, a factorisation, or a closed form."""
-        if "layers" in cls.model_fields:
-            return "graph"
-        return "factorisation" if "embedding_size" in cls.model_fields else "closed form"
-
-    @property
     def depth(self) -> int:
         """How many layers follow e⁰."""
         return 0
 
-    @property
-    def gated(self) -> bool:
-        """Whether nodes choose a branch, so that a run has gates to analyse."""
-        return False
-
-    @property
-    def warmup(self) -> int:
-        """Epochs at the start in which every parameter but e⁰ rests."""
-        return 0
-
-    def over(self, share: float) -> Self:
-        """This config for a training of `share` as many epochs: what follows epochs follows the new number."""
-        return self
-
-    def continued(self, epochs: int) -> Self:
-        """This config for a training that continues after this many epochs."""
-        return self
-
-    def lighter(self) -> list[list[str]]:
-        """Settings that take less memory, by kind, the mildest of each kind first; as `--set` takes them."""
-        return []
-
-    def work(self, n_nodes: int, storage: int, resting: bool) -> list[Part]:
-        """What a step does beyond products with Â, the loss and the optimizer; `storage` is bytes a number."""
-        return []
-
-    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
-        """What one `Model.solve` does, in proportion: how its time grows with the data."""
-        return [Part("interactions", moved=INDEX * n_edges)]
-
-    def weights(self, resting: bool) -> int:
-        """How many numbers the optimizer moves beyond e⁰, as far as `work` counts them."""
-        return 0
-
-    def require_newcomers(self) -> None:
-        """Raise where the model has no answer for a node that it was not trained with."""
-
 
 class EmbeddingConfig(ModelConfig):
     """What every model that learns an embedding for each node has."""
-
-    if_memory_is_short: ClassVar[str] = "lower model.embedding_size"
 
     embedding_size: PositiveInt = 64
     """D, the length of a node's embedding."""
@@ -129,15 +74,9 @@ class EmbeddingConfig(ModelConfig):
     def columns(self) -> int:
         return self.embedding_size
 
-    @property
-    def starts_spectrally(self) -> bool:
-        return self.start == "spectral"
-
 
 class GraphModelConfig(EmbeddingConfig):
     """What every model that propagates over the graph has."""
-
-    if_memory_is_short: ClassVar[str] = "lower model.embedding_size or model.layers"
 
     layers: Depth = 4
     """K, how many times embeddings are propagated."""
@@ -145,9 +84,6 @@ class GraphModelConfig(EmbeddingConfig):
     @property
     def depth(self) -> int:
         return self.layers
-
-    def lighter(self) -> list[list[str]]:
-        return [[f"model.layers={K}" for K in range(self.layers - 1, 0, -1)]]
 
 
 @dataclass(frozen=True)
@@ -168,10 +104,10 @@ NOISE_FREE = Pass()
 """The pass of a finished model."""
 
 
-class Newcomer(NamedTuple):
-    """How a newcomer's factor follows from those of its neighbours alone."""
+class FoldInRule(NamedTuple):
+    """How the factor of a new node follows from those of its neighbours alone."""
 
-    solve: Callable[[Tensor], Tensor]  # the neighbours' factors, S × D in float64 -> the newcomer's, D
+    solve: Callable[[Tensor], Tensor]  # the neighbours' factors, S × D in float64 -> the new node's, D
     rescaled: bool = False  # whether the result is scaled to the length that training gives
     nobody: float = 0.0  # every number of the factor of someone without neighbours
 
@@ -200,12 +136,15 @@ class Views(NamedTuple):
     """What an auxiliary term of the loss may look at."""
 
     layers: Layers
-    another: Callable[[], Layers]  # one more pass, over a graph that is thinned anew
+    another: Callable[..., Layers]  # one more pass, over a graph that is thinned anew: by a rate, or as for this step
     nodes: Callable[[], Tensor]  # the batch's rows among all nodes, with repetitions
 
 
 class Model(nn.Module, ABC):
-    """A recommender whose every score is the dot product of a user's and an item's factor, or a sum of item weights."""
+    """A recommender whose every score is the dot product of a user's and an item's factor, or a sum of item weights.
+
+    What only some models have is a capability: `Gated`, `Solved`, `ItemWeighted`.
+    """
 
     Config: ClassVar[type[ModelConfig]]
     self_loops: ClassVar[bool] = False  # whether Â is normalised with self-loops
@@ -231,28 +170,6 @@ class Model(nn.Module, ABC):
         """The layers with how they are joined, and what the gates chose: the probability of the non-linear branch."""
         return Layers(layers, self.embedding, self.n_users, gates or {}, self.joined, how.ranks)
 
-    def item_weights(self) -> ItemWeights | None:
-        """What scores instead of factors; None: factors do."""
-        return None
-
-    # -- training -------------------------------------------------------------------------------------------------
-
-    def training_pass(self, temperature: float | Tensor, generator: torch.Generator) -> Pass:
-        """The pass of a training step."""
-        return Pass(dropout=generator)
-
-    def ranking_pass(self, epoch: int, generator: torch.Generator) -> Pass:
-        """The pass that makes the factors of the model as it is in an epoch; noise only if the recipe asks for it."""
-        return NOISE_FREE
-
-    def noisy_pass(self, epoch: int, generator: torch.Generator) -> Pass:
-        """The authors' way to rank: a hard choice under fresh noise, at an epoch's temperature."""
-        return Pass(noise=generator, temperature=self.temperature(epoch))
-
-    def temperature(self, epoch: int) -> float:
-        """τ of a training epoch; 1 for a model without gates."""
-        return 1.0
-
     def auxiliary(self, views: Views, how: Pass) -> Tensor | None:
         """A further term of the loss, weighted as it should count: the agreement of two views, say.
 
@@ -260,26 +177,104 @@ class Model(nn.Module, ABC):
         """
         return None
 
-    def solve(self, train: Csr) -> float:
-        """One epoch of a solved model; returns its loss, or 0 if it has none."""
-        raise NotImplementedError(f"{type(self).__name__} is trained by gradient steps")
-
-    def solving_bytes(self, n_edges: int) -> int:
-        """What `solve` holds at once beyond the parameters."""
-        return 0
-
-    # -- nodes ----------------------------------------------------------------------------------------------------
-
     def node_tensors(self, n_users: int, n_items: int) -> dict[str, NodeTensor]:
         """The tensors of the state that have rows of their own for nodes, by name, as so many nodes would have them."""
         return {"embedding": NodeTensor((n_users + n_items, self.embedding.shape[1]))}
 
-    def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer | None:
+    def fold_in(self, side: Side, others_ND: Tensor) -> FoldInRule | None:
         """How a node of a side that was not trained gets its factor from its neighbours', given all nodes of theirs.
 
         None: e⁰ by ridge regression from what the neighbours send, and then the model's own propagation.
         """
         return None
+
+
+# -- capabilities -----------------------------------------------------------------------------------------------------
+
+
+class GatedConfig(ABC):
+    """What the settings of a model that may have gates say of them."""
+
+    @property
+    @abstractmethod
+    def gated(self) -> bool:
+        """Whether nodes choose a branch, so that a run has gates to analyse."""
+
+    @property
+    @abstractmethod
+    def warmup(self) -> int:
+        """Epochs at the start in which every parameter but e⁰ rests."""
+
+    @abstractmethod
+    def over(self, share: float) -> Self:
+        """These settings for training of `share` as many epochs: what follows epochs follows the new number."""
+
+    @abstractmethod
+    def continued(self, epochs: int) -> Self:
+        """These settings for training that continues after so many epochs."""
+
+
+class Gated(ABC):
+    """A model whose nodes choose between two branches, by gates with a temperature; its config is a `GatedConfig`."""
+
+    @abstractmethod
+    def temperature(self, epoch: int) -> float:
+        """τ of a training epoch."""
+
+    @abstractmethod
+    def training_pass(self, temperature: float | Tensor, generator: torch.Generator) -> Pass:
+        """The pass of a training step."""
+
+    @abstractmethod
+    def ranking_pass(self, epoch: int, generator: torch.Generator) -> Pass:
+        """The pass that makes the factors of the model as it is in an epoch; noise only if the recipe asks for it."""
+
+    def noisy_pass(self, epoch: int, generator: torch.Generator) -> Pass:
+        """The authors' way to rank: a hard choice under fresh noise, at an epoch's temperature."""
+        return Pass(noise=generator, temperature=self.temperature(epoch))
+
+
+def resting_epochs(config: ModelConfig) -> int:
+    """Epochs at the start in which every parameter but e⁰ rests."""
+    return config.warmup if isinstance(config, GatedConfig) else 0
+
+
+def temperature(model: Model, epoch: int) -> float:
+    """τ of a training epoch; 1 for a model without gates."""
+    return model.temperature(epoch) if isinstance(model, Gated) else 1.0
+
+
+def training_pass(model: Model, temperature: float | Tensor, generator: torch.Generator) -> Pass:
+    """The pass of a training step."""
+    return model.training_pass(temperature, generator) if isinstance(model, Gated) else Pass(dropout=generator)
+
+
+def ranking_pass(model: Model, epoch: int, generator: torch.Generator) -> Pass:
+    """The pass that makes the factors of the model as it is in an epoch."""
+    return model.ranking_pass(epoch, generator) if isinstance(model, Gated) else NOISE_FREE
+
+
+class Solved(ABC):
+    """A model that is solved, one solution an epoch; its config says so (`ModelConfig.solved`)."""
+
+    @abstractmethod
+    def solve(self, train: Csr) -> float:
+        """One epoch; returns its loss, or 0 if it has none."""
+
+    def peak_bytes(self, n_edges: int) -> int:
+        """What `solve` holds at once beyond the parameters."""
+        return 0
+
+
+class ItemWeighted(ABC):
+    """A model whose scores are sums of item-item weights instead of dot products of factors."""
+
+    @abstractmethod
+    def item_weights(self) -> ItemWeights:
+        """W."""
+
+
+# -- layers -----------------------------------------------------------------------------------------------------------
 
 
 def by_rows(dense: Callable[[Tensor], Tensor], x_ND: Tensor, how: Pass) -> Tensor:

@@ -18,7 +18,6 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from hmlet.graph.work import FLOAT, Part
 from hmlet.models.item_item import BLOCK_BYTES, blocks
 from hmlet.models.spectral_filter import SpectralFilter, SpectralFilterConfig
 
@@ -39,11 +38,6 @@ class ChebyCFConfig(SpectralFilterConfig):
     """α, the weight of the low-pass filter."""
     degree_power: Annotated[float, Field(ge=0.0)] = 0.4
     """β: the larger, the less popular items of a history count, and the more popular ones are recommended."""
-
-    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
-        """K times two products with Â for every item's column."""
-        products = 2 * self.order * 2 * n_edges * n_items
-        return [*super().solving(n_users, n_items, n_edges), Part("polynomial", gathered=FLOAT * products)]
 
 
 class ChebyCF(SpectralFilter):
@@ -74,11 +68,11 @@ class ChebyCF(SpectralFilter):
             rows_BI = sum_NB[self.n_users :].T + config.alpha * (vectors_ID[block] @ vectors_ID.T)
             yield before_I[block, None] * rows_BI * after_I
 
-    def solving_bytes(self, n_edges: int) -> int:
+    def peak_bytes(self, n_edges: int) -> int:
         """What V takes, and six blocks with the users' rows."""
         n_nodes = self.n_users + self.n_items
         held = 6 * min(max(BLOCK_BYTES, 4 * n_nodes), 4 * n_nodes * self.n_items)
-        return super().solving_bytes(n_edges) + held
+        return super().peak_bytes(n_edges) + held
 
 
 def coefficients(order: int, flatness: float) -> npt.NDArray[np.float64]:

@@ -16,8 +16,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from hmlet.graph.work import FLOAT, INVERSE, Part
-from hmlet.models.item_item import TRUNCATED_TO, ItemItem, ItemItemConfig, blocks
+from hmlet.models.item_item import ItemItem, ItemItemConfig, blocks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -27,22 +26,9 @@ class EASEConfig(ItemItemConfig):
     """EASE: a linear autoencoder without a diagonal, in closed form."""
 
     family: ClassVar[str] = "ease"
-    if_memory_is_short: ClassVar[str] = (
-        f"use itemknn or gf-cf, which invert no matrix, or set model.neighbours={TRUNCATED_TO}"
-    )
     name: Literal["ease"] = "ease"
     regularization: PositiveFloat = 5.0
     """λ, in units of the mean number of interactions of an item."""
-
-    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
-        """The smaller Gram matrix and its inverse: n³ / 3 for the Cholesky factor, 2 n³ / 3 for the inverse from it.
-
-        With fewer users than items, each block of P also gathers rows of the inverse, twice, and its own rows once.
-        """
-        smaller = min(n_users, n_items)
-        inverse = Part(INVERSE, operations=float(smaller) ** 3)
-        by_users = n_edges * (2 * n_users + n_items) if n_users < n_items else 0
-        return [*super().solving(n_users, n_items, n_edges), inverse, Part("rows", gathered=FLOAT * by_users)]
 
 
 class EASE(ItemItem):
@@ -99,6 +85,6 @@ class EASE(ItemItem):
         inverse: Tensor = torch.cholesky_inverse(torch.linalg.cholesky(dense))
         return inverse
 
-    def solving_bytes(self, n_edges: int) -> int:
+    def peak_bytes(self, n_edges: int) -> int:
         """The smaller Gram matrix, its Cholesky factor and its inverse, and a block's products."""
-        return super().solving_bytes(n_edges) + 3 * 4 * min(self.n_users, self.n_items) ** 2
+        return super().peak_bytes(n_edges) + 3 * 4 * min(self.n_users, self.n_items) ** 2

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from hmlet.graph.kernels import dense, dropout_relu, gumbel_softmax, head, mix, norm_dropout_relu, probabilities, times
-from hmlet.graph.work import Part
 from hmlet.models.base import Pass, glorot
 from hmlet.system.ranks import Ranks
 
@@ -100,28 +99,3 @@ class RandomGate(nn.Module):
 
     def forward(self, linear_ND: Tensor, nonlinear_ND: Tensor, how: Pass) -> tuple[Tensor, Tensor]:
         return mix(self.choice_N2, linear_ND, nonlinear_ND), self.choice_N2[:, NONLINEAR]
-
-
-def gate_work(n_nodes: int, size: int, hidden: Sequence[int], storage: int, resting: bool = False) -> list[Part]:
-    """One gate, forward and backward: 2 D → hidden … → 2 and the mixture of the two branches.
-
-    Both gradients of a matrix product cost as much as itself each; a gate that rests needs only the one to its input.
-    """
-    table = n_nodes * size * storage
-    parts = []
-    for at, (a, b) in enumerate(pairwise([2 * size, *hidden, 2])):
-        activations, operations = n_nodes * storage, 2.0 * n_nodes * a * b
-        parts.append(Part("matrix products", moved=activations * (a + b), operations=operations))
-        # Backward reads this layer's input and, to undo the BatchNorm after it, its output beside that one's gradient;
-        # it writes the input's gradient. The first layer's also adds what comes through the mixture.
-        through = table if at == 0 else 0
-        moved = activations * (2 * a + 2 * b) + through
-        parts.append(Part("matrix products", moved=moved, operations=operations if resting else 2 * operations))
-    forward = Part("mixture", moved=3 * table)  # both branches read, one written
-    backward = Part("mixture", moved=3 * table)  # both branches and the gradient read, for the gradient of the choice
-    return [*parts, forward, backward]
-
-
-def gate_weights(size: int, hidden: Sequence[int]) -> int:
-    """The numbers in one gate's dense layers."""
-    return sum(a * b for a, b in pairwise([2 * size, *hidden, 2]))

@@ -16,12 +16,22 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from hmlet.errors import ConfigError
 from hmlet.graph import Graph
 from hmlet.graph.kernels import Activation
-from hmlet.graph.work import Part
-from hmlet.models.base import NOISE_FREE, GraphModelConfig, Joined, Layers, Model, NodeTensor, Pass, Product
-from hmlet.models.gating import Gate, RandomGate, gate_weights, gate_work
+from hmlet.models.base import (
+    NOISE_FREE,
+    Defaults,
+    Gated,
+    GatedConfig,
+    GraphModelConfig,
+    Joined,
+    Layers,
+    Model,
+    NodeTensor,
+    Pass,
+    Product,
+)
+from hmlet.models.gating import Gate, RandomGate
 from hmlet.system.section import Rate
 
 GateType = Literal["linear", "non-linear", "gated"]
@@ -29,12 +39,11 @@ HmletName = Literal["hmlet-end", "hmlet-middle", "hmlet-front", "hmlet-all"]
 LEAST_TEMPERATURE = 0.01
 
 
-class HmletConfig(GraphModelConfig):
+class HmletConfig(GraphModelConfig, GatedConfig):
     """HMLET: each node chooses, layer by layer, between linear and non-linear propagation."""
 
     family: ClassVar[str] = "hmlet"
-    compared_losses: ClassVar[tuple[str, ...]] = ("bpr", "multinomial")
-    step_share: ClassVar[float] = 1.0
+    defaults: ClassVar[Defaults] = Defaults(step_share=1.0, losses=("bpr", "multinomial"))
 
     name: HmletName = "hmlet-end"
     gate_types: tuple[GateType, ...] | None = None
@@ -100,32 +109,6 @@ class HmletConfig(GraphModelConfig):
         }
         return self.model_copy(update=changes)
 
-    @property
-    def _n_gates(self) -> int:
-        """How many gates have parameters."""
-        return self.types.count("gated") if self.gate_choice == "learned" else 0
-
-    def lighter(self) -> list[list[str]]:
-        """Fewer layers, unless each has its own type; gates half as wide, a quarter, … until the narrowest is 1."""
-        shallower = super().lighter() if self.gate_types is None else []
-        times = range(1, min(self.gate_hidden, default=1).bit_length())
-        narrower = [",".join(str(width >> by) for width in self.gate_hidden) for by in times]
-        return [*shallower, [f"model.gate_hidden=[{hidden}]" for hidden in narrower]]
-
-    def work(self, n_nodes: int, storage: int, resting: bool) -> list[Part]:
-        return gate_work(n_nodes, self.embedding_size, self.gate_hidden, storage, resting) * self._n_gates
-
-    def weights(self, resting: bool) -> int:
-        if resting:
-            return 0
-        return self.types.count("gated") * gate_weights(self.embedding_size, self.gate_hidden)
-
-    def require_newcomers(self) -> None:
-        if self.gate_choice == "random":
-            raise ConfigError(
-                "random gates cannot handle a node that was not trained", 'train with model.gate_choice="learned"'
-            )
-
 
 def variant_types(name: HmletName, layers: int) -> tuple[GateType, ...]:
     """The paper's table of variants: which layers are gated. End, Middle and Front gate two layers for any K."""
@@ -148,7 +131,7 @@ def temperature(schedule: str, epoch: float) -> float:
     return max(0.7 * math.exp(-0.005 * max(epoch - 300, 0)), LEAST_TEMPERATURE)
 
 
-class HMLET(Model):
+class HMLET(Model, Gated):
     """HMLET in any of its variants: All, Front, Middle and End are tables of gate types."""
 
     Config = HmletConfig

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.graph.work import FLOAT, INDEX, Part
-from hmlet.models.base import ItemWeights, Layers, Model, ModelConfig, NodeTensor, Pass, Product
+from hmlet.models.base import ItemWeighted, ItemWeights, Layers, Model, ModelConfig, NodeTensor, Pass, Product, Solved
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -36,9 +35,6 @@ class ItemItemConfig(ModelConfig):
     """What every item-item model has."""
 
     solved: ClassVar[bool] = True
-    losses: ClassVar[tuple[str, ...] | None] = ()
-    splits: ClassVar[bool] = False
-    if_memory_is_short: ClassVar[str] = f"keep fewer weights of each item with model.neighbours={TRUNCATED_TO}"
 
     neighbours: Annotated[int, Field(ge=0)] = 0
     """T, how many weights of an item are kept, the largest ones; 0 keeps all up to 16,384 items and 500 beyond."""
@@ -50,17 +46,8 @@ class ItemItemConfig(ModelConfig):
     def sparse(self, n_items: int) -> bool:
         return self.kept(n_items) * DENSE_SHARE < n_items
 
-    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
-        """Every pair of a user's items is added up once, and every weight is made, compared and stored."""
-        pairs = n_edges**2 / max(n_users, 1)  # if all users had as many items
-        return [Part("pairs", gathered=2 * (INDEX + FLOAT) * pairs), Part("weights", moved=4 * FLOAT * n_items**2)]
 
-    def lighter(self) -> list[list[str]]:
-        now = self.neighbours or TRUNCATED_TO + 1
-        return [[f"model.neighbours={T}" for T in (TRUNCATED_TO, 200, 100, 50) if now > T]]
-
-
-class ItemItem(Model):
+class ItemItem(Model, Solved, ItemWeighted):
     """A model that is W: it has nothing to propagate, and nothing has a gradient."""
 
     by_target: ClassVar[bool] = False  # whether the T weights *for* each item are kept instead; W is symmetric then
@@ -119,7 +106,7 @@ class ItemItem(Model):
         self.items.copy_(torch.from_numpy(weights.indices))
         self.offsets.copy_(torch.from_numpy(weights.indptr))
 
-    def solving_bytes(self, n_edges: int) -> int:
+    def peak_bytes(self, n_edges: int) -> int:
         """The interactions by user and by item, a block of rows with what chooses among them, and sparse rows twice."""
         return 2 * 12 * n_edges + 4 * BLOCK_BYTES + 2 * 8 * len(self.items)
 

@@ -2,15 +2,14 @@
 
 from typing import ClassVar, Literal
 
-from hmlet.models.base import GraphModelConfig, Layers, Model, Pass, Product
+from hmlet.models.base import Defaults, GraphModelConfig, Layers, Model, Pass, Product
 
 
 class LightGCNConfig(GraphModelConfig):
     """LightGCN: linear propagation, layers averaged."""
 
     family: ClassVar[str] = "lightgcn"
-    compared_losses: ClassVar[tuple[str, ...]] = ("bpr", "multinomial")
-    step_share: ClassVar[float] = 1.0
+    defaults: ClassVar[Defaults] = Defaults(step_share=1.0, losses=("bpr", "multinomial"))
     name: Literal["lightgcn"] = "lightgcn"
 
 
@@ -22,5 +21,5 @@ class LightGCN(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         layers = [self.embedding]
         for _ in range(self.config.depth):
-            product.append(layers)
+            product.append(layers)  # e_{i+1} = Â e_i
         return self.readout(layers, how)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hmlet.models.base import EmbeddingConfig, Layers, Model, Newcomer, Pass, Product, Side
+from hmlet.models.base import EmbeddingConfig, FoldInRule, Layers, Model, Pass, Product, Side
 
 
 class BPRConfig(EmbeddingConfig):
@@ -26,7 +26,7 @@ class BPRMF(Model):
     def propagate(self, product: Product, how: Pass) -> Layers:
         return self.readout([self.embedding], how)
 
-    def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer:
+    def fold_in(self, side: Side, others_ND: Tensor) -> FoldInRule:
         """One Newton step from 0 on BPR's loss, negatives being normal with the mean and covariance C of all others:
 
         (Z_SᵀZ_S / |S| + C + λ) x ∝ mean of Z_S,  Z = Y - mean of Y,  λ = 4 of C's mean diagonal,
@@ -41,4 +41,4 @@ class BPRMF(Model):
             x_D: Tensor = torch.linalg.solve(spread_DD + own_SD.T @ own_SD / len(own_SD), own_SD.mean(dim=0))
             return x_D
 
-        return Newcomer(solve, rescaled=True)
+        return FoldInRule(solve, rescaled=True)

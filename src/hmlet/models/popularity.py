@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hmlet.data import Csr
 from hmlet.graph import Graph
-from hmlet.models.base import Joined, Layers, Model, ModelConfig, Newcomer, Pass, Product, Side
+from hmlet.models.base import FoldInRule, Joined, Layers, Model, ModelConfig, Pass, Product, Side, Solved
 
 
 class PopularityConfig(ModelConfig):
@@ -17,12 +17,10 @@ class PopularityConfig(ModelConfig):
 
     family: ClassVar[str] = "popularity"
     solved: ClassVar[bool] = True
-    losses: ClassVar[tuple[str, ...] | None] = ()
-    splits: ClassVar[bool] = False
     name: Literal["popularity"] = "popularity"
 
 
-class Popularity(Model):
+class Popularity(Model, Solved):
     """Factors of one number: 1 for a user, the number of interactions for an item."""
 
     Config = PopularityConfig
@@ -44,8 +42,8 @@ class Popularity(Model):
         self.embedding[self.n_users :, 0] = counts_I.to(self.embedding)
         return 0.0
 
-    def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer:
+    def fold_in(self, side: Side, others_ND: Tensor) -> FoldInRule:
         """1 for a user, with items or without; the number of users for an item."""
         if side == "user":
-            return Newcomer(lambda own_SD: own_SD.new_ones(1), nobody=1.0)
-        return Newcomer(lambda own_SD: own_SD.sum(dim=0))
+            return FoldInRule(lambda own_SD: own_SD.new_ones(1), nobody=1.0)
+        return FoldInRule(lambda own_SD: own_SD.sum(dim=0))

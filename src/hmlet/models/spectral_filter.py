@@ -15,8 +15,7 @@ from torch import Tensor
 
 from hmlet.data import Csr
 from hmlet.graph import Graph, propagator
-from hmlet.graph.spectral import EXTRA, ROUNDS, right_singular_vectors
-from hmlet.graph.work import FLOAT, Part
+from hmlet.graph.spectral import EXTRA, right_singular_vectors
 from hmlet.models.item_item import ItemItem, ItemItemConfig
 
 if TYPE_CHECKING:
@@ -33,19 +32,6 @@ class SpectralFilterConfig(ItemItemConfig):
     """How many leading singular vectors the low-pass filter keeps."""
     alpha: Annotated[float, Field(ge=0.0)]
     """α, the weight of the low-pass filter."""
-
-    @property
-    def widest(self) -> int:
-        return self.vectors + EXTRA
-
-    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
-        """The products that find V, and those of V with itself."""
-        products = 2 * (ROUNDS + 1) * 2 * n_edges * self.widest
-        return [
-            *super().solving(n_users, n_items, n_edges),
-            Part("vectors", gathered=FLOAT * products),
-            Part("low-pass filter", operations=2.0 * n_items**2 * self.vectors),
-        ]
 
 
 class SpectralFilter(ItemItem):
@@ -64,10 +50,10 @@ class SpectralFilter(ItemItem):
         product = propagator(graph, device).product
         return graph, product, leading_vectors(product, graph, self.config.vectors, device, self.seed)
 
-    def solving_bytes(self, n_edges: int) -> int:
+    def peak_bytes(self, n_edges: int) -> int:
         """What finding V takes: the graph, and blocks of the subspace iteration in float32 and float64."""
-        vectors = 40 * n_edges + 6 * 8 * (self.n_users + self.n_items) * self.config.widest
-        return super().solving_bytes(n_edges) + vectors
+        vectors = 40 * n_edges + 6 * 8 * (self.n_users + self.n_items) * (self.config.vectors + EXTRA)
+        return super().peak_bytes(n_edges) + vectors
 
 
 def leading_vectors(product: Product, graph: Graph, size: int, device: torch.device, seed: int) -> Tensor:

@@ -24,8 +24,7 @@ from hmlet.data import Csr
 from hmlet.errors import TrainingError
 from hmlet.graph import Graph
 from hmlet.graph.ordering import stable_order
-from hmlet.graph.work import FLOAT, Part
-from hmlet.models.base import EmbeddingConfig, Layers, Model, Newcomer, Pass, Product, Side
+from hmlet.models.base import EmbeddingConfig, FoldInRule, Layers, Model, Pass, Product, Side, Solved
 
 BLOCK = 2**21  # floats of the neighbours' factors that are gathered at once
 PIECE = 2**13  # rows that are in float64 at once
@@ -36,21 +35,11 @@ class WRMFConfig(EmbeddingConfig):
 
     family: ClassVar[str] = "wrmf"
     solved: ClassVar[bool] = True
-    losses: ClassVar[tuple[str, ...] | None] = ()
-    splits: ClassVar[bool] = False
     name: Literal["wrmf"] = "wrmf"
     alpha: PositiveFloat = 10.0
     """Confidence of an interaction is 1 + alpha, or 1 + alpha times its weight."""
     regularization: PositiveFloat = 0.01
     """λ of the least-squares problems."""
-
-    def solving(self, n_users: int, n_items: int, n_edges: int) -> list[Part]:
-        """A system for every node, with as many unknowns as the mean node has neighbours, but at most D."""
-        size, operations = self.embedding_size, 0.0
-        for n_nodes in (n_users, n_items):
-            unknowns = min(size, n_edges / max(1, n_nodes))
-            operations += 2 * n_edges * size * unknowns + n_nodes * (2 * size**2 + unknowns**3 / 3)
-        return [Part("systems", operations=operations)]
 
 
 class Block(NamedTuple):
@@ -61,7 +50,7 @@ class Block(NamedTuple):
     weights_BS: Tensor  # w; 0 where a node has fewer neighbours
 
 
-class WRMF(Model):
+class WRMF(Model, Solved):
     """Factors that alternating least squares improves; nothing here has a gradient."""
 
     Config = WRMFConfig
@@ -117,14 +106,14 @@ class WRMF(Model):
             explained += float((right_BD1 * solution_BD1).sum(dtype=torch.float64))
         return _times_inverse(found_ND, root_DD, upper=False), explained
 
-    def solving_bytes(self, n_edges: int) -> int:
+    def peak_bytes(self, n_edges: int) -> int:
         """Four copies of the factors at most, the interactions by user and by item, and a block.
 
         A block has at least one node with all its neighbours, which may be a whole side.
         """
-        return 4 * self.embedding.nbytes + 3 * 12 * n_edges + 2 * FLOAT * max(BLOCK, self.embedding.numel())
+        return 4 * self.embedding.nbytes + 3 * 12 * n_edges + 2 * 4 * max(BLOCK, self.embedding.numel())
 
-    def newcomer(self, side: Side, others_ND: Tensor) -> Newcomer:
+    def fold_in(self, side: Side, others_ND: Tensor) -> FoldInRule:
         """WRMF's own problem for one side, the other's factors fixed: (YᵀY + α Y_SᵀY_S + λ) x = (1 + α) Σ_S y."""
         config = self.config
         gram_DD = others_ND.T @ others_ND + config.regularization * torch.eye(others_ND.shape[1]).double()
@@ -134,7 +123,7 @@ class WRMF(Model):
             x_D: Tensor = torch.linalg.solve(gram_DD + config.alpha * own_SD.T @ own_SD, right_D)
             return x_D
 
-        return Newcomer(solve)
+        return FoldInRule(solve)
 
 
 def _plus_one_solved(left_BXX: Tensor, right_BX1: Tensor) -> Tensor:

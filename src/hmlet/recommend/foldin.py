@@ -7,7 +7,7 @@ model's own propagation, as a node of that degree, beside the stored embeddings 
 
 with the trained gates, without noise. Nobody trained an e⁰ for it: a linear rule, fitted by ridge regression on the
 existing nodes of its side, reads one off its neighbours. Neighbours keep the degrees they were trained with.
-Models that do not propagate over Â get their factor by a rule alone: the one that the model states (`Model.newcomer`),
+Models that do not propagate over Â get their factor by a rule alone: the one that the model states (`Model.fold_in`),
 else the regression. Decision 0004 has the candidates and their numbers.
 
 Legend: B newcomers, N nodes, D embedding size, F factor size.
@@ -32,7 +32,8 @@ from hmlet.data import Dataset
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import Graph, propagator, training_graph
 from hmlet.graph.kernels import Operator, Product
-from hmlet.models import Model, Newcomer, Pass, Scores, Side
+from hmlet.models import FoldInRule, Model, Pass, Scores, Side
+from hmlet.models.base import ranking_pass
 from hmlet.models.growth import ridge
 from hmlet.runs.choices import Choices
 from hmlet.runs.directory import FACTORS, RunDirectory
@@ -84,9 +85,15 @@ class FoldIn:
     def open(cls, directory: RunDirectory, data: Dataset) -> FoldIn:
         """The fold-in of a finished run; `data` is what it was trained on."""
         recipe, graph = directory.require_finished().recipe(), training_graph(data)
-        recipe.model.require_newcomers()
-        model, layers = load_model(directory, nodes=False), _layers(directory, recipe)
-        ranked = model.ranking_pass(directory.record.best_epoch - 1, torch.Generator())
+        model = load_model(directory, nodes=False)
+        own = sorted(set(model.node_tensors(*directory.nodes)) - {"embedding"})
+        if model.propagated and own:
+            raise ConfigError(
+                f"{recipe.model.name} cannot take new users or items: {own[0]} has numbers for trained ones alone",
+                "use a run without them, such as one with learned gates",
+            )
+        layers = _layers(directory, recipe)
+        ranked = ranking_pass(model, directory.record.best_epoch - 1, torch.Generator())
         how = replace(ranked, noise=None, dropout=None)
         if model.propagated is None:
             inputs = layers[-1:]
@@ -186,8 +193,8 @@ class FoldIn:
     def rule(self, side: Side) -> Rule:
         """The rule of a side, fitted when it is first needed."""
         if side not in self._rules:
-            newcomer = self.model.newcomer(side, self._others(side))
-            self._rules[side] = self._regression(side) if newcomer is None else self._own_rule(side, newcomer)
+            own = self.model.fold_in(side, self._others(side))
+            self._rules[side] = self._regression(side) if own is None else self._own_rule(side, own)
         return self._rules[side]
 
     @torch.no_grad()
@@ -209,10 +216,10 @@ class FoldIn:
         return torch.from_numpy(nodes), Lists(torch.from_numpy(neighbours), torch.from_numpy(offsets), side)
 
     @torch.no_grad()
-    def _own_rule(self, side: Side, newcomer: Newcomer) -> Rule:
+    def _own_rule(self, side: Side, own: FoldInRule) -> Rule:
         """The model's own rule, which solves each newcomer alone; scaled to trained lengths if it asks for that."""
-        rule = self._one_by_one(newcomer)
-        if not newcomer.rescaled:
+        rule = self._one_by_one(own)
+        if not own.rescaled:
             return rule
         nodes, lists = self._trained(side)
         some = slice(0, SCALED_ON)
@@ -225,14 +232,14 @@ class FoldIn:
         n_users = self.graph.n_users
         return (self.inputs[0][n_users:] if side == "user" else self.inputs[0][:n_users]).double()
 
-    def _one_by_one(self, newcomer: Newcomer) -> Rule:
+    def _one_by_one(self, own: FoldInRule) -> Rule:
         """The rule that solves each newcomer's own system."""
 
         def rule(lists: Lists, messages: list[Tensor]) -> Tensor:
-            found_BD = torch.full((len(lists.offsets) - 1, self.inputs[0].shape[1]), newcomer.nobody)
+            found_BD = torch.full((len(lists.offsets) - 1, self.inputs[0].shape[1]), own.nobody)
             for at, (start, end) in enumerate(pairwise(lists.offsets.tolist())):
                 if end > start:
-                    found_BD[at] = newcomer.solve(self.inputs[0][lists.nodes[start:end]].double()).float()
+                    found_BD[at] = own.solve(self.inputs[0][lists.nodes[start:end]].double()).float()
             return found_BD
 
         return rule

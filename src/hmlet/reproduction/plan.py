@@ -10,7 +10,7 @@ from typing import Literal
 
 from hmlet.config import Recipe, resolve
 from hmlet.errors import ConfigError
-from hmlet.models import MODELS
+from hmlet.models import MODELS, GatedConfig
 from hmlet.reproduction.cells import CAMPAIGN, TABLES, Cell, preset
 from hmlet.system.spelling import option
 
@@ -96,9 +96,14 @@ class Planned:
         return f"{self.recipe.model.name}_{identity(self.recipe, seed=False)[:8]}_seed{self.recipe.seed}"
 
     @property
+    def gated(self) -> bool:
+        """Whether it is in one of the paper's tables and has gates."""
+        return self.tested and isinstance(self.recipe.model, GatedConfig) and self.recipe.model.gated
+
+    @property
     def analysed(self) -> bool:
         """Whether its gates are analysed: one seed's analysis is shown, and it is the largest file of a record."""
-        return self.tested and self.recipe.model.gated and self.recipe.seed == 1
+        return self.gated and self.recipe.seed == 1
 
 
 def identity(recipe: Recipe, *, seed: bool = True) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from hmlet.errors import ConfigError, DataError, RunError
 from hmlet.graph import training_graph
-from hmlet.models import FLOOR, MODELS, build
+from hmlet.models import FLOOR, MODELS, Solved, build
 from hmlet.ranking.evaluation import evaluate
 from hmlet.ranking.statistics import Comparison, compare
 from hmlet.runs.finished import FinishedRun
@@ -66,6 +66,7 @@ def floor_of(
         log.warning("%s, the floor, could not be computed: %s", FLOOR, error)
         return None
     model = build(MODELS[FLOOR].Config(name=FLOOR), training_graph(data), torch.Generator())
+    assert isinstance(model, Solved)
     with torch.no_grad():
         model.solve(data.csr("train"))
         factors_NF = model.readout([model.embedding]).factors()

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from hmlet.config import Recipe, SettingsRequest, Shape, Target
+from hmlet.config.listing import kind as model_kind
 from hmlet.data import Dataset
 from hmlet.data.catalog import known_name
 from hmlet.data.inputs import DataLike, as_dataset
@@ -85,7 +86,7 @@ def leaderboard(
         threads = working_threads() if kind == "cpu" else nullcontext()
         with progress(f"leaderboard on {dataset.name}") as advance, threads:
             contest.hold(advance)
-        rows = rank(contest.entries, {name: MODELS[name].Config.kind() for name in MODELS}, contest.notes)
+        rows = rank(contest.entries, {name: model_kind(MODELS[name].Config) for name in MODELS}, contest.notes)
         return _with_page(Leaderboard(dataset.name, place, rows, place / PAGE))
 
 

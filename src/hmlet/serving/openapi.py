@@ -43,7 +43,7 @@ def description(endpoints: Sequence[Endpoint]) -> Json:
     for type_, examples in EXAMPLES.items():
         if type_.__name__ in components:
             components[type_.__name__]["examples"] = examples
-    _only_one_of(components["Recommend"], "users", "items")
+    _divide(components, "Recommend", {"ForUsers": "users", "ForNewUser": "items"})
     paths: dict[str, Json] = {}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema_of, components)
@@ -120,9 +120,14 @@ def _parameters(schema: Json) -> Iterable[Json]:
         yield {"name": name, "in": "query", "required": name in schema.get("required", []), **text, "schema": field}
 
 
-def _only_one_of(schema: Json, *names: str) -> None:
-    """Say that exactly one of some fields is there, which the type checks in code."""
-    schema["oneOf"] = [{"required": [name], "title": name} for name in names]
+def _divide(components: Json, name: str, titles: Mapping[str, str]) -> None:
+    """Describe a body that has exactly one of some fields, which its type checks in code, as a choice of schemas."""
+    whole = components[name]
+    for title, own in titles.items():
+        fields = {key: field for key, field in whole["properties"].items() if key == own or key not in titles.values()}
+        examples = [example for example in whole["examples"] if own in example]
+        components[title] = {**whole, "title": title, "properties": fields, "required": [own], "examples": examples}
+    components[name] = {"oneOf": [{"$ref": REFERENCE.format(name=title)} for title in titles]}
 
 
 def _add_formats(value: Any) -> None:

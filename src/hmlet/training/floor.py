@@ -15,7 +15,7 @@ be counted:
 
 So the floor is of this algorithm (K products forward, K backward over all nodes), and of no better one.
 
-What a model does beyond products with Â it counts itself (`ModelConfig.work`).
+Dense layers other than those of gates are not counted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from time import perf_counter
 from typing import NotRequired, TypedDict
 
@@ -34,9 +35,11 @@ from torch import Tensor
 
 from hmlet.config import Recipe
 from hmlet.graph.kernels import build_operator, multiplies_bfloat16
+from hmlet.graph.spectral import EXTRA, ROUNDS
 from hmlet.graph.work import FLOAT, INDEX, INVERSE, Part, Rates
 from hmlet.losses import LOSSES
 from hmlet.losses.softmax import Tempered
+from hmlet.models import ModelConfig
 
 COPY_BYTES = {"cuda": 1 << 28, "cpu": 1 << 27}  # far beyond the caches where there is time for it
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows of the square product that shows the rate of multiplication
@@ -79,7 +82,7 @@ def solving_seconds(
     recipe: Recipe, n_users: int, n_items: int, n_edges: int, device: str, inverse_rate: float
 ) -> tuple[float, float]:
     """About what a solution takes: its inverse at a measured rate, and the rest on a common device."""
-    parts = recipe.model.solving(n_users, n_items, n_edges)
+    parts = solving_parts(recipe.model, n_users, n_items, n_edges)
     inverse = sum(part.operations for part in parts if part.name == INVERSE) / inverse_rate
     return inverse, sum(part.seconds(NOMINAL[device]) for part in parts if part.name != INVERSE)
 
@@ -106,10 +109,12 @@ def step_parts(
                 gathered=entries * (size * storage + INDEX + FLOAT),  # no device waits for the sums of these numbers
             )
         )
-    parts += model.work(n_nodes, storage, resting)
+    hidden = getattr(model, "gate_hidden", ())
+    parts += gate_work(n_nodes, size, hidden, storage, resting) * trained_gates(model)
     copy = storage if layers and storage != FLOAT else 0  # the new e⁰ in the storage type
     # Adam reads the gradient, reads and writes the parameters and two moments.
-    moved = table * (6 * FLOAT + (storage if layers else FLOAT) + copy) + model.weights(resting) * 28
+    moved = table * (6 * FLOAT + (storage if layers else FLOAT) + copy)
+    moved += 0 if resting else trained_gates(model) * gate_weights(size, hidden) * 28
     return [*parts, Part("optimizer", moved=moved)]
 
 
@@ -128,6 +133,75 @@ def _of_a_batch(recipe: Recipe, size: int, depth: int, storage: int, n_users: in
     if loss.entries == "users":
         return [compared]
     return [Part("sampling", moved=users * (1 + 2 * positives + 3) * 8), compared]
+
+
+def trained_gates(model: ModelConfig) -> int:
+    """How many gates have parameters."""
+    types = getattr(model, "types", ())
+    return types.count("gated") if getattr(model, "gate_choice", "") == "learned" else 0
+
+
+def gate_work(n_nodes: int, size: int, hidden: Sequence[int], storage: int, resting: bool = False) -> list[Part]:
+    """One gate, forward and backward: 2 D → hidden … → 2 and the mixture of the two branches.
+
+    Both gradients of a matrix product cost as much as itself each; a gate that rests needs only the one to its input.
+    """
+    table = n_nodes * size * storage
+    parts = []
+    for at, (a, b) in enumerate(pairwise([2 * size, *hidden, 2])):
+        activations, operations = n_nodes * storage, 2.0 * n_nodes * a * b
+        parts.append(Part("matrix products", moved=activations * (a + b), operations=operations))
+        # Backward reads this layer's input and, to undo the BatchNorm after it, its output beside that one's gradient;
+        # it writes the input's gradient. The first layer's also adds what comes through the mixture.
+        through = table if at == 0 else 0
+        moved = activations * (2 * a + 2 * b) + through
+        parts.append(Part("matrix products", moved=moved, operations=operations if resting else 2 * operations))
+    forward = Part("mixture", moved=3 * table)  # both branches read, one written
+    backward = Part("mixture", moved=3 * table)  # both branches and the gradient read, for the gradient of the choice
+    return [*parts, forward, backward]
+
+
+def gate_weights(size: int, hidden: Sequence[int]) -> int:
+    """The numbers in one gate's dense layers."""
+    return sum(a * b for a, b in pairwise([2 * size, *hidden, 2]))
+
+
+def solving_parts(model: ModelConfig, n_users: int, n_items: int, n_edges: int) -> list[Part]:
+    """What one solution does, in proportion: how its time grows with the data.
+
+    Of item-item weights, every pair of a user's items is added up once, and every weight is made, compared and stored.
+    """
+    keys = type(model).model_fields
+    if "embedding_size" in keys:
+        return [Part("systems", operations=_systems(model.columns, n_users, n_items, n_edges))]
+    if "neighbours" not in keys:
+        return [Part("interactions", moved=INDEX * n_edges)]
+    pairs = n_edges**2 / max(n_users, 1)  # if all users had as many items
+    parts = [Part("pairs", gathered=2 * (INDEX + FLOAT) * pairs), Part("weights", moved=4 * FLOAT * n_items**2)]
+    if (vectors := getattr(model, "vectors", 0)) > 0:  # the products that find them, and those of V with itself
+        products = 2 * (ROUNDS + 1) * 2 * n_edges * (vectors + EXTRA)
+        parts += [
+            Part("vectors", gathered=FLOAT * products),
+            Part("low-pass filter", operations=2.0 * n_items**2 * vectors),
+        ]
+    if (order := getattr(model, "order", 0)) > 0:  # as many times two products with Â for every item's column
+        parts.append(Part("polynomial", gathered=FLOAT * 2 * order * 2 * n_edges * n_items))
+    if "regularization" in keys:
+        # The smaller Gram matrix and its inverse: n³ / 3 for the Cholesky factor, 2 n³ / 3 for the inverse from it.
+        # With fewer users than items, each block of P also gathers rows of the inverse, twice, and its own rows once.
+        by_users = n_edges * (2 * n_users + n_items) if n_users < n_items else 0
+        inverse = Part(INVERSE, operations=float(min(n_users, n_items)) ** 3)
+        parts += [inverse, Part("rows", gathered=FLOAT * by_users)]
+    return parts
+
+
+def _systems(size: int, n_users: int, n_items: int, n_edges: int) -> float:
+    """The operations of a system for every node, with as many unknowns as the mean node has neighbours, at most D."""
+    operations = 0.0
+    for n_nodes in (n_users, n_items):
+        unknowns = min(size, n_edges / max(1, n_nodes))
+        operations += 2 * n_edges * size * unknowns + n_nodes * (2 * size**2 + unknowns**3 / 3)
+    return operations
 
 
 class PartFloor(TypedDict):

@@ -15,6 +15,8 @@ from hmlet.config import Recipe
 from hmlet.data import Dataset, Interactions, Vocabulary
 from hmlet.errors import TooLittleTime
 from hmlet.losses.sampling import eligible_users
+from hmlet.models import GatedConfig
+from hmlet.models.base import resting_epochs
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import duration
@@ -50,7 +52,7 @@ class Pace:
         """Seconds from the moment that `taken` steps are done to the end of epoch `last`, or of all epochs."""
         epochs, every = recipe.train.last_epoch if last is None else last, recipe.train.validate_every
         steps, done = epochs * per_epoch, taken // per_epoch
-        resting = max(0, min(recipe.model.warmup, epochs) * per_epoch - taken)
+        resting = max(0, min(resting_epochs(recipe.model), epochs) * per_epoch - taken)
         validations = -(-epochs // every) - done // every if done < epochs else 0
         trained = max(0, steps - taken) - resting
         return resting * self.resting + trained * self.step + validations * self.validation + self.saving
@@ -91,7 +93,7 @@ class Forecast:
         if taken - self._first < WARM_UP:
             return
         if self._since is not None and taken > self._taken:
-            resting = self._taken < self.recipe.model.warmup * self.per_epoch
+            resting = self._taken < resting_epochs(self.recipe.model) * self.per_epoch
             self._stretches[resting].append((taken - self._taken, now - self._since))
         self._taken, self._since = taken, now
 
@@ -148,7 +150,8 @@ def measure_pace(
     start = clock() - began
     learner.model.train()
     resting = _seconds_of_a_step(learner, 0, clock)
-    step = _seconds_of_a_step(learner, recipe.model.warmup, clock) if recipe.model.warmup else resting
+    rested = resting_epochs(recipe.model)
+    step = _seconds_of_a_step(learner, rested, clock) if rested else resting
     began = clock()
     if learner.validates:
         learner.evaluate(1)
@@ -184,7 +187,8 @@ def shortened(recipe: Recipe, epochs: int) -> Recipe:
         return recipe
     share = epochs / train.epochs
     changes = {"epochs": epochs, "validate_every": max(1, round(train.validate_every * share))}
-    return recipe.model_copy(update={"train": train.model_copy(update=changes), "model": recipe.model.over(share)})
+    model = recipe.model.over(share) if isinstance(recipe.model, GatedConfig) else recipe.model
+    return recipe.model_copy(update={"train": train.model_copy(update=changes), "model": model})
 
 
 def within_budget(recipe: Recipe, pace: Pace, per_epoch: int, seconds: float) -> Recipe:

@@ -14,7 +14,8 @@ from hmlet.data import Dataset
 from hmlet.graph import Graph, Sizes, propagator, training_graph
 from hmlet.graph.kernels import Operator
 from hmlet.graph.spectral import spectral_embedding
-from hmlet.models import Layers, Model, Scores, build
+from hmlet.models import ItemWeighted, Layers, Model, Scores, build
+from hmlet.models.base import ranking_pass
 from hmlet.models.growth import grow
 from hmlet.ranking.evaluation import Evaluation, evaluate
 from hmlet.ranking.scoring import scored_by_weights
@@ -23,7 +24,7 @@ from hmlet.system.allocation import keep_freed_memory
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.planning import leaves_much_free
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
-from hmlet.training.steps import Steps, keep_columns, make_operator, make_steps
+from hmlet.training.steps import Steps, keep_columns, make_operator, make_steps, starts_spectrally
 
 SELECTION_K = 20
 
@@ -55,7 +56,7 @@ class Learner:
     @torch.no_grad()
     def start(self) -> None:
         """Replace the random e⁰ by singular vectors, if the recipe asks for them."""
-        if not self.recipe.model.starts_spectrally:
+        if not starts_spectrally(self.recipe.model):
             return
         generator = torch.Generator().manual_seed(self.recipe.seed)
         embedding_NC = self.model.embedding
@@ -81,9 +82,8 @@ class Learner:
         """The model as it is, on the validation part; training goes on as if nothing had happened."""
         self.model.eval()
         layers = self.finished(epoch)
-        weights = self.model.item_weights()
-        if weights is not None:
-            scored = scored_by_weights(weights, self.data.csr("train"))
+        if isinstance(self.model, ItemWeighted):
+            scored = scored_by_weights(self.model.item_weights(), self.data.csr("train"))
             evaluation = evaluate(scored, self.data, "valid", "train", SELECTION_K)
         else:
             own_NF = layers.factors().float()
@@ -104,7 +104,7 @@ class Learner:
             users_UD = self.model.embedding[: self.model.n_users]
             users_UD[self.without_items] = 0.0
             users_UD[self.without_items] = users_UD.sum(dim=0) / max(1, len(users_UD) - len(self.without_items))
-        how = replace(self.model.ranking_pass(epoch - 1, self.ranking_noise), ranks=self.ranks)
+        how = replace(ranking_pass(self.model, epoch - 1, self.ranking_noise), ranks=self.ranks)
         layers: Layers = self.scores(self.model.propagate(self.operator, how))
         return layers
 

@@ -25,7 +25,7 @@ from hmlet.system.spelling import call, option, override
 from hmlet.system.stopping import StopRequest
 from hmlet.system.units import readable
 from hmlet.training.ahead import Ahead
-from hmlet.training.planning import MemoryPlan, plainly_fits, remembered_plan, require_memory
+from hmlet.training.planning import MemoryPlan, plainly_fits, remembered_plan, require_memory, smaller_model
 from hmlet.training.profiling import PROFILE, UNWATCHED, Profile
 from hmlet.training.steps import deterministic
 from hmlet.training.trainer import Listener, Tell, Trainer, extendable, untold
@@ -167,7 +167,7 @@ def _require_memory(recipe: Recipe, sizes: Sizes, device: torch.device, ranks: R
 
 def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
     """Refuse more ranks than one for a closed form, and an embedding size that does not fall into equal shares."""
-    if ranks.size > 1 and not recipe.model.splits:
+    if ranks.size > 1 and recipe.model.solved:
         raise ConfigError(
             f"{recipe.model.name} has a closed form, which runs in one process", "use one device, without torchrun"
         )
@@ -319,7 +319,7 @@ def _telling_what_is_kept(run: RunDirectory, recipe: Recipe, device: torch.devic
 
 def _out_of_memory(recipe: Recipe, device: torch.device, error: torch.OutOfMemoryError) -> OutOfMemory:
     smaller = "" if recipe.model.solved else "lower train.batch_size"
-    advice = ", or ".join(filter(None, [recipe.model.if_memory_is_short, smaller, "use a larger device"]))
+    advice = ", or ".join(filter(None, [smaller_model(recipe.model), smaller, "use a larger device"]))
     return OutOfMemory(f"{device} ran out of memory ({error})", advice)
 
 

@@ -24,10 +24,11 @@ from hmlet.data import Csr
 from hmlet.errors import ConfigError, OutOfMemory
 from hmlet.graph import Graph, Sizes
 from hmlet.graph.kernels import Operator, multiplies_bfloat16, plan_operator, standing_for
-from hmlet.graph.spectral import spectral_embedding
+from hmlet.graph.spectral import EXTRA, spectral_embedding
 from hmlet.losses import LOSSES, build_loss
 from hmlet.losses.sampling import FUSED
-from hmlet.models import NOISE_FREE, Model, ModelConfig, Scores, build
+from hmlet.models import NOISE_FREE, ItemWeighted, Model, ModelConfig, Scores, Solved, build
+from hmlet.models.item_item import TRUNCATED_TO
 from hmlet.ranking.evaluation import block_size, blocks_at_once
 from hmlet.ranking.metrics import METRICS
 from hmlet.ranking.top_k import CACHED
@@ -35,7 +36,7 @@ from hmlet.runs.loading import set_nodes
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.system.spelling import option, override
 from hmlet.system.units import readable
-from hmlet.training.steps import batch_loss, deterministic, keep_columns
+from hmlet.training.steps import batch_loss, deterministic, keep_columns, starts_spectrally
 
 META = torch.device("meta")
 PLENTY = 200  # times e⁰, a batch and the edges is far more than any training takes
@@ -139,8 +140,8 @@ def _step_bytes(
     recipe: Recipe, model: Model, scores: Scores, operator: Operator, sizes: Sizes, device: str, ranks: Ranks
 ) -> int:
     """The most that one step holds beyond parameters and optimizer, gradients included."""
-    if recipe.model.solved:
-        return model.solving_bytes(sizes.edges)
+    if isinstance(model, Solved):
+        return model.peak_bytes(sizes.edges)
     loss = build_loss(recipe.train.loss, recipe.loss).to(META)
     batch = loss.blank(recipe.train.batch_size, sizes, device)
     temperature = torch.empty((), device=META)
@@ -165,10 +166,9 @@ def _ranking_bytes(model: Model, scores: Scores, operator: Operator, sizes: Size
     the model that may be the best. An item-item model has no layers."""
     per_user = 8 * sizes.users * (1 + len(METRICS))  # how many items are held out, and every metric
     model.eval()
-    weights = model.item_weights()
-    if weights is not None:
+    if isinstance(model, ItemWeighted):
         # Scores from sparse weights are float64, and a sparse matrix of 12 bytes a score comes before them.
-        return _scores_bytes(sizes, device, ranks, 20 if weights.sparse else 4) + per_user
+        return _scores_bytes(sizes, device, ranks, 20 if model.item_weights().sparse else 4) + per_user
     with torch.no_grad(), Ledger(model) as ledger:
         layers = scores(model.propagate(operator, replace(NOISE_FREE, ranks=ranks)))
         kept = ledger.live
@@ -192,7 +192,7 @@ def _scores_bytes(sizes: Sizes, device: str, ranks: Ranks, each: int, part: int 
 
 def _start_bytes(recipe: Recipe, model: Model, sizes: Sizes, device: str, ranks: Ranks) -> int:
     """The most that a spectral start holds beside the graph: the parameters, an operator of its own, and its blocks."""
-    if not recipe.model.starts_spectrally:
+    if not starts_spectrally(recipe.model):
         return 0
     operator = plan_operator(sizes.nodes, sizes.edges, device)
     own = operator.nbytes if model.self_loops or recipe.train.precision == "bfloat16" else 0
@@ -249,7 +249,7 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
     columns = recipe.model.columns
     savings = ["train.optimizer_state=bfloat16", *(["train.precision=bfloat16"] if device == "cuda" else [])]
     smaller = [] if recipe.model.solved else [recipe.train.batch_size >> by for by in range(1, 31)]
-    wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and recipe.model.splits]
+    wider = [G for G in range(size + 1, columns + 1) if columns % G == 0 and not recipe.model.solved]
     narrower = [D for D in range(columns - 1, 0, -1) if D % size == 0 and (D % 8 == 0 or D < 8)]
 
     def plan(settings: Sequence[str], ranks: int) -> int:
@@ -273,9 +273,45 @@ def changes(recipe: Recipe, sizes: Sizes, device: str, size: int, free: int) -> 
         *mildest([([f"train.batch_size={batch}"], size) for batch in smaller if batch]),
         *mildest([([], ranks) for ranks in wider]),
         *mildest([([f"model.embedding_size={D}"], size) for D in narrower]),
-        *(change for kind in recipe.model.lighter() for change in mildest([([each], size) for each in kind])),
+        *(change for kind in lighter(recipe.model) for change in mildest([([each], size) for each in kind])),
     ]
     return alone or together(savings)
+
+
+def smaller_model(model: ModelConfig) -> str:
+    """What to do about a model that is too large, in words."""
+    keys = type(model).model_fields
+    if "embedding_size" in keys:
+        return "lower model.embedding_size or model.layers" if "layers" in keys else "lower model.embedding_size"
+    if "neighbours" not in keys:
+        return ""
+    another = "use a model that inverts no matrix, or " if "regularization" in keys else ""
+    return f"{another}keep fewer weights of each item with model.neighbours={TRUNCATED_TO}"
+
+
+def lighter(model: ModelConfig) -> list[list[str]]:
+    """Settings that take less memory, by kind, the mildest of each kind first; as `--set` takes them.
+
+    Fewer layers, unless each has its own type; gates half as wide, a quarter, … until the narrowest is 1; fewer weights
+    of an item.
+    """
+    found = []
+    if (layers := getattr(model, "layers", 0)) > 0 and getattr(model, "gate_types", None) is None:
+        found.append([f"model.layers={K}" for K in range(layers - 1, 0, -1)])
+    if (hidden := getattr(model, "gate_hidden", None)) is not None:
+        times = range(1, min(hidden, default=1).bit_length())
+        narrower = [",".join(str(width >> by) for width in hidden) for by in times]
+        found.append([f"model.gate_hidden=[{widths}]" for widths in narrower])
+    if model.solved and (kept := getattr(model, "neighbours", None)) is not None:
+        now = kept or TRUNCATED_TO + 1
+        found.append([f"model.neighbours={T}" for T in (TRUNCATED_TO, 200, 100, 50) if now > T])
+    return found
+
+
+def _widest(model: ModelConfig) -> int:
+    """How many columns the widest table over all nodes has that training makes."""
+    vectors = getattr(model, "vectors", 0)
+    return vectors + EXTRA if vectors else model.columns
 
 
 def fits(total: int, device: str, size: int, free: int) -> bool:
@@ -297,7 +333,7 @@ def plainly_fits(recipe: Recipe, sizes: Sizes, device: torch.device) -> bool:
 
     A plan takes a second or two, because PyTorch first has to load what works on tensors without memory.
     """
-    tables = 4 * (sizes.nodes + recipe.train.batch_size) * recipe.model.widest
+    tables = 4 * (sizes.nodes + recipe.train.batch_size) * _widest(recipe.model)
     pairs = sizes.items**2 if recipe.model.solved else 0
     return PLENTY * (tables + sizes.edges) + PLENTY_OF_PAIRS * pairs < free_memory(device)
 
@@ -317,6 +353,6 @@ def require_memory(plan: MemoryPlan, device: torch.device, model: ModelConfig) -
     if plan.total > free:
         raise OutOfMemory(
             f"training needs about {readable(plan.total)} on {device}, and {readable(free)} is free",
-            ", or ".join(filter(None, [model.if_memory_is_short, "use a device with more memory"]))
+            ", or ".join(filter(None, [smaller_model(model), "use a device with more memory"]))
             + "; hmlet plan says what fits",
         )

@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity
 
 from hmlet.config import Recipe
 from hmlet.graph.kernels.parts import PREFIX, Part
+from hmlet.models.base import resting_epochs
 from hmlet.training.floor import PartFloor, by_part, floor_seconds, measure, multiplied_type, step_parts
 from hmlet.training.steps import GradientSteps, Steps
 
@@ -194,7 +195,7 @@ class WatchedSteps:
         """A step's median seconds, its parts, its floor, and the rates behind that."""
         recipe, model, operator = self.steps.recipe, self.steps.model, self.steps.operator
         storage = operator.storage or torch.float32
-        frozen = self.epoch < recipe.model.warmup
+        frozen = self.epoch < resting_epochs(recipe.model)
         rates = measure(self.steps.device, multiplied_type(recipe, self.steps.device), recipe.model.columns)
         parts = step_parts(recipe, model.n_users, model.n_items, operator.n_edges, storage.itemsize, frozen)
         floor = by_part(parts, rates)
@@ -222,7 +223,8 @@ class WatchedSteps:
 def _window(recipe: Recipe, step: int, per_epoch: int) -> tuple[int, int]:
     """The first step to time in a run that begins at `step`, and how many are timed and then recorded."""
     epochs = recipe.train.epochs
-    rest = recipe.model.warmup if recipe.model.warmup < epochs else 0
+    rest = resting_epochs(recipe.model)
+    rest = rest if rest < epochs else 0
     begin, end = max(step, rest * per_epoch), epochs * per_epoch
     first = begin + min(WARM_UP, (end - begin) // 2)
     return first, min(MEASURED, (end - first) // 2)

@@ -21,7 +21,8 @@ from hmlet.graph import Graph, propagator
 from hmlet.graph.kernels import Operator, draw_key, part
 from hmlet.losses import Loss, build_loss, penalty
 from hmlet.losses.base import Batch
-from hmlet.models import Layers, Model, Scores, Views
+from hmlet.models import Layers, Model, ModelConfig, Scores, Solved, Views
+from hmlet.models.base import resting_epochs, temperature, training_pass
 from hmlet.system.ranks import ALONE, Ranks
 from hmlet.training.optimizer import make_optimizer
 
@@ -55,6 +56,11 @@ def keep_columns(model: Model, ranks: Ranks) -> Model:
     return model
 
 
+def starts_spectrally(model: ModelConfig) -> bool:
+    """Whether singular vectors replace the random e⁰ before training."""
+    return getattr(model, "start", "random") == "spectral"
+
+
 def trained_parameters(model: Model, scores: Scores, loss: Loss[Batch]) -> list[nn.Parameter]:
     """All that the optimizer moves: the model's own, e⁰ first, what popularity adds, those of the model's modules, and
     the loss's. Checkpoints number them in this order, and moments in 16 bits are rounded in it."""
@@ -84,7 +90,7 @@ def make_steps(
     ranks: Ranks = ALONE,
 ) -> Steps:
     """The steps that train a model."""
-    if recipe.model.solved:
+    if isinstance(model, Solved):
         return SolverSteps(model, data.csr("train"))
     return GradientSteps(recipe, model, scores, operator, data, device, ranks)
 
@@ -122,17 +128,16 @@ def batch_loss(
     loss: Loss[Batch],
     operator: Operator,
     batch: Batch,
-    temperature: Tensor,
+    tau: Tensor,
     generator: torch.Generator,
     ranks: Ranks,
 ) -> Tensor:
     """The loss of a batch, with the penalty and the model's own further terms, on a freshly thinned graph."""
     train = recipe.train
-    how = replace(model.training_pass(temperature, generator), ranks=ranks)
+    how = replace(training_pass(model, tau, generator), ranks=ranks)
 
-    def view() -> Layers:
-        key = draw_key(generator, temperature.device) if train.edge_dropout else None
-        product = operator if key is None else operator.drop(train.edge_dropout, key)
+    def view(rate: float = train.edge_dropout) -> Layers:
+        product = operator.drop(rate, draw_key(generator, tau.device)) if rate else operator
         layers: Layers = scores(model.propagate(product, how))
         return layers
 
@@ -201,10 +206,10 @@ class GradientSteps:
 
     def _enter(self, epoch: int) -> None:
         """What an epoch changes: temperature, step size, and whether the gates are trained yet (for another graph)."""
-        self.temperature.fill_(self.model.temperature(epoch))
+        self.temperature.fill_(temperature(self.model, epoch))
         self.rate.fill_(learning_rate(self.recipe.train, epoch))
         self.loss.enter(epoch / max(1, self.recipe.train.epochs - 1))
-        trained = epoch >= self.recipe.model.warmup
+        trained = epoch >= resting_epochs(self.recipe.model)
         if any(weight.requires_grad != trained for weight in shared_weights(self.model)):
             for weight in shared_weights(self.model):
                 weight.requires_grad_(trained)
@@ -318,7 +323,7 @@ class SolverSteps:
 
     per_epoch = 1
 
-    def __init__(self, model: Model, train: Csr) -> None:
+    def __init__(self, model: Solved, train: Csr) -> None:
         self.model, self.train = model, train
         self.loss = 0.0
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from hmlet.config import Recipe, TrainConfig
 from hmlet.data import Dataset
 from hmlet.errors import HmletError, RunError, TrainingError
-from hmlet.models import EmbeddingConfig
+from hmlet.models import EmbeddingConfig, ItemWeighted
+from hmlet.models.base import temperature
 from hmlet.runs.checkpoint import CHECKPOINT, checkpoint_origin, load_checkpoint, save_checkpoint
 from hmlet.runs.choices import GATES, gates_table, is_nonlinear
 from hmlet.runs.directory import FACTORS, Epoch, RunDirectory, check_epoch
@@ -31,6 +32,7 @@ from hmlet.system.units import duration
 from hmlet.training.forecast import FORETOLD_AFTER, LONG, WARM_UP, Forecast, rehearse, saving_seconds
 from hmlet.training.learner import Learner
 from hmlet.training.profiling import UNWATCHED, Profile, Unwatched
+from hmlet.training.steps import starts_spectrally
 
 SELECTION = "ndcg"  # the validation metric, at k = 20, that chooses the model
 RECONSIDERED = 15.0  # seconds between two looks at that time
@@ -222,7 +224,7 @@ class Trainer(Learner):
             self.state.stale += 1
         row: dict[str, Any] = {"valid": evaluation.metrics}
         if layers.gates:
-            row["temperature"] = self.model.temperature(epoch - 1)
+            row["temperature"] = temperature(self.model, epoch - 1)
             row["gate_share"] = {str(at): float(is_nonlinear(p).double().mean()) for at, p in layers.gates.items()}
         return row
 
@@ -276,7 +278,7 @@ class Trainer(Learner):
             self.save()  # only `before` could start it again
         elif self.run.record.updated_from is not None and isinstance(self.recipe.model, EmbeddingConfig):
             raise RunError(f"{self.run.path} has no checkpoint yet", f"start again with {call('update')}")
-        elif self.recipe.model.starts_spectrally:
+        elif starts_spectrally(self.recipe.model):
             with self.watch.phase("start"):
                 self.start()
         self.ranks.first(self._write_metrics)
@@ -328,7 +330,7 @@ class Trainer(Learner):
         layers = self.finished(best_epoch)
         self._require_finite(*self.state_tensors().values(), *layers.embeddings_ND)
         files: dict[str, tuple[dict[str, Tensor], IsSplit]] = {}
-        if self.model.item_weights() is None:
+        if not isinstance(self.model, ItemWeighted):
             own_NF = layers.factors().float()
             self._require_finite(own_NF)
             users_UF, items_IF = own_NF[: self.model.n_users].clone(), own_NF[self.model.n_users :].clone()

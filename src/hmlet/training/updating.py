@@ -19,7 +19,7 @@ from pathlib import Path
 from hmlet.config import Recipe
 from hmlet.data import Dataset
 from hmlet.data.extension import Added
-from hmlet.models import EmbeddingConfig
+from hmlet.models import EmbeddingConfig, GatedConfig
 from hmlet.runs.directory import RunDirectory
 from hmlet.runs.record import UpdatedFrom
 from hmlet.training import loop
@@ -94,7 +94,7 @@ def update_recipe(recipe: Recipe, trained: int, origin: UpdatedFrom, interaction
     return recipe.model_copy(
         update={
             "train": recipe.train.model_copy(update=train),
-            "model": recipe.model.continued(trained),
+            "model": recipe.model.continued(trained) if isinstance(recipe.model, GatedConfig) else recipe.model,
             "loss": recipe.loss.continued(),
         }
     )

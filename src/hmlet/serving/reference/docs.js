@@ -45,7 +45,7 @@ const words = (title = "") => title.replace(/(?!^)[A-Z]/g, (letter) => ` ${lette
 function fields(api, schema) {
   const found = resolve(api, schema);
   const choices = found.oneOf ?? found.anyOf;
-  if (choices && !found.properties) return choices.flatMap((each) => [h("h3", {}, words(resolve(api, each).title)), ...fields(api, each)]);
+  if (choices) return choices.flatMap((each) => [h("h3", {}, words(resolve(api, each).title)), ...fields(api, each)]);
   const rows = Object.entries(found.properties ?? {}).map(([name, field]) => h("tr", {},
     h("td", {}, h("code", {}, name)),
     h("td", {}, typeOf(api, field) + (found.required?.includes(name) ? "" : " (optional)")),
