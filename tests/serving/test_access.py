@@ -11,7 +11,7 @@ from exchanges import TYPE, Answer, ask, refusal
 from server import Server
 
 TOKEN = b"open-sesame"
-OPEN = ("/", "/docs")  # pages that say nothing about the run
+OPEN = ("/", "/app.js", "/docs", "/docs.js", "/docs.css")  # pages that say nothing about the run
 PROBES = ("/v1/health", "/v1/ready")
 CLOSED = (
     "/v1/model",
@@ -38,8 +38,22 @@ TOKENS = {
 ORIGINS = {
     **dict.fromkeys([None, b"http://localhost", b"https://LOCALHOST"], True),
     **dict.fromkeys([b"http://evil.example", b"null", b"", b"http://localhost:81", b"file://", b"//localhost"], False),
-    **dict.fromkeys([b"ftp://localhost", b"http://localhost/", b"http://x@localhost", b"http://[", b"\xff"], False),
-    **dict.fromkeys([b"http://localhost, http://evil.example", b"http://localhost.evil.example"], False),
+    **dict.fromkeys([b"http://localhost, http://evil.example", b"http://localhost.evil.example", b"\xff"], False),
+    **dict.fromkeys([b"ftp://localhost", b"http://x@localhost", b"http:// localhost", b"\xef\xbf\xbd"], False),
+    **{
+        b"http://" + host: False
+        for host in (
+            b"[",
+            b"]",
+            b"[::1",
+            b"[]",
+            b"localhost]",
+            b"[v1.]",
+            b"localhost/",
+            b"localhost\\",
+            b"localhost:999999",
+        )
+    },
 }
 
 
