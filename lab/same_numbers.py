@@ -112,9 +112,9 @@ def cases() -> Iterator[Case]:
     for model, loss, popular, start, ranks in product(TRAINED, LOSSES, (False, True), ("random", "spectral"), (1, 2)):
         if loss == "bpr" and popular:
             continue
-        settings = [f"train.loss={loss}", f"model.start={start}", *(POPULAR if popular else ())]
+        chosen = (f"train.loss={loss}", f"model.start={start}", *(POPULAR if popular else ()))
         name = f"{model}/{loss}{'+popularity' if popular else ''}/{start}/{ranks}"
-        yield Case(name, _arguments(model, settings), ranks)
+        yield Case(name, _arguments(model, chosen), ranks)
     for model in SOLVED:
         yield Case(f"{model}/solved/1", _arguments(model, ()))
     for what, model, settings, all_ranks in OTHERS:
@@ -125,8 +125,9 @@ def cases() -> Iterator[Case]:
     often = ("train.checkpoint_seconds=0", "train.batch_size=1024")
     for ranks in (1, 2):
         yield Case(f"hmlet-end/bpr/killed/{ranks}", _arguments("hmlet-end", often), ranks, "killed")
-        popular = ("train.loss=softmax", "train.optimizer_state=bfloat16", *often, *POPULAR)
-        yield Case(f"lightgcn/softmax+popularity/killed/{ranks}", _arguments("lightgcn", popular), ranks, "killed")
+        with_popularity = ("train.loss=softmax", "train.optimizer_state=bfloat16", *often, *POPULAR)
+        name = f"lightgcn/softmax+popularity/killed/{ranks}"
+        yield Case(name, _arguments("lightgcn", with_popularity), ranks, "killed")
     yield Case(
         "hmlet-end/refit/1",
         ("--model", "hmlet-end", "--refit-all", *_words((*SMALL, *NARROW, "train.epochs=4"))),
@@ -140,7 +141,7 @@ def cases() -> Iterator[Case]:
 
 def _arguments(model: str, settings: Iterable[str]) -> tuple[str, ...]:
     settings = tuple(settings)
-    sized = SMALL if model in TRAINED else SMALL[:1] if model == "wrmf" else ()
+    sized: tuple[str, ...] = SMALL if model in TRAINED else SMALL[:1] if model == "wrmf" else ()
     sized += NARROW if model.startswith("hmlet-") else ()
     kept = [
         each for each in (*SHORT, *sized) if each.partition("=")[0] not in {one.partition("=")[0] for one in settings}
@@ -177,7 +178,7 @@ def serve(device: str) -> None:
 
 def run_case(case: Case, scratch: Path, device: str) -> dict[str, str]:
     """Checksums of all that a case leaves, by step and file."""
-    run, found = scratch / "run", {}
+    run, found = scratch / "run", dict[str, str]()
     train = ["train", "debian", "--device", device, "--out", str(run), *case.arguments]
     if case.kind in ("whole", "loaded"):
         busy = [fork(_spin, scratch) for _ in range(4 if case.kind == "loaded" else 0)]
@@ -335,7 +336,7 @@ def answered(path: Path) -> dict[str, str]:
         return {**found, "refused": digest(type(error).__name__)}
     found["recommended to new"] = digest(list(run.recommend_new([liked[:count] for count in range(1, 11)], 10)))
     found["explained"] = digest(run.explain(best["user"], liked[0]))
-    histories = {user: fold.own_items(user).tolist() for user in range(len(users))}
+    histories = {user: list(fold.own_items(user)) for user in range(len(users))}
     of_item: dict[int, list[int]] = {}
     for user, own in histories.items():
         for item in own:

@@ -22,6 +22,7 @@ from hmlet.graph import Sizes
 from hmlet.models.hmlet import HmletConfig
 from hmlet.system.ranks import Ranks
 from hmlet.system.units import readable
+from hmlet.training.floor import gate_weights
 from hmlet.training.planning import MemoryPlan, memory_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,7 +73,10 @@ def step(recipe: Recipe, sizes: Sizes, ranks: int, plan: MemoryPlan, efficiency:
 
 def dense_weights(recipe: Recipe) -> int:
     """The weights of all gates' dense layers."""
-    return recipe.model.weights(resting=False)
+    model = recipe.model
+    if not isinstance(model, HmletConfig):
+        return 0
+    return model.types.count("gated") * gate_weights(model.embedding_size, model.gate_hidden)
 
 
 def traffic(recipe: Recipe, sizes: Sizes, ranks: int) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import oracles
 import pytest
@@ -11,12 +14,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hmlet.errors import ConfigError
-from hmlet.ranking.scoring import FactorScorer, HostFactorScorer
-from hmlet.ranking.top_k import GROUP, NO_ITEM, Lists, Ranked, allowed_items, similar, top_k
+from hmlet.graph.kernels import multiplies_bfloat16
+from hmlet.ranking import top_k as ranking
+from hmlet.ranking.scoring import BriefScorer, FactorScorer, HostFactorScorer, Scorer
+from hmlet.ranking.top_k import CROWD, GROUP, NO_ITEM, Lists, Ranked, Seen, allowed_items, similar
+
+SCORERS = [FactorScorer, HostFactorScorer, *([BriefScorer] if multiplies_bfloat16(torch.device("cpu")) else [])]
+Brief = SCORERS[-1]  # a processor may lack what it needs
 
 
 def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def top_k(users: Tensor, items: Tensor | Scorer, k: int, seen: Seen = None, allowed_I: Tensor | None = None) -> Ranked:
+    """The lists as tensors, whichever library ranks."""
+    return Ranked(*map(torch.as_tensor, ranking.top_k(users, items, k, seen, allowed_I)))
 
 
 def own(hidden: list[set[int]]) -> list[np.ndarray]:
@@ -25,16 +38,16 @@ def own(hidden: list[set[int]]) -> list[np.ndarray]:
 
 
 def check(users_BF: Tensor, items_IF: Tensor, k: int, hidden: list[set[int]] | None = None) -> None:
-    """Items as by rational arithmetic, scores as by float64: of users together, of each alone, and by PyTorch."""
+    """Items as by rational arithmetic, scores as by float64: by every scorer, of users together and of each alone."""
     hidden = hidden or [set() for _ in users_BF]
     ranked = top_k(users_BF, items_IF, k, own(hidden))
-    scorer = HostFactorScorer(items_IF)
-    alone = [top_k(users_BF[row : row + 1], scorer, k, own([hide])) for row, hide in enumerate(hidden)]
-    assert torch.equal(torch.cat([each.items_BK for each in alone]), ranked.items_BK)
-    assert torch.equal(torch.cat([each.scores_BK for each in alone]), ranked.scores_BK)
-    by_torch = top_k(users_BF, FactorScorer(items_IF), k, own(hidden))
-    assert torch.equal(by_torch.items_BK, ranked.items_BK)
-    np.testing.assert_allclose(by_torch.scores_BK, ranked.scores_BK, rtol=1e-12, atol=1e-14)
+    for scorer in (kind(items_IF) for kind in SCORERS):
+        together = top_k(users_BF, scorer, k, own(hidden))
+        alone = [top_k(users_BF[row : row + 1], scorer, k, own([hide])) for row, hide in enumerate(hidden)]
+        assert torch.equal(torch.cat([each.items_BK for each in alone]), ranked.items_BK)
+        assert torch.equal(torch.cat([each.scores_BK for each in alone]), together.scores_BK)
+        assert torch.equal(together.items_BK, ranked.items_BK)
+        np.testing.assert_allclose(together.scores_BK, ranked.scores_BK, rtol=1e-12, atol=1e-14)
     width = min(k, len(items_IF))
     assert ranked.items_BK.shape == ranked.scores_BK.shape == (len(users_BF), width)
     assert ranked.scores_BK.dtype == torch.float64
@@ -148,7 +161,8 @@ def test_one_user_and_a_block_give_the_same_bits(size: int, n_items: int) -> Non
     items_IF[n_items // 2] = items_IF[0]
     hidden = [{row % n_items, (row * 5) % n_items} for row in range(33)]
     block = top_k(users_BF, items_IF, 10, own(hidden))
-    scorer = HostFactorScorer(items_IF)
+    scorer = Brief(items_IF)
+    assert torch.equal(top_k(users_BF, scorer, 10, own(hidden)).scores_BK, block.scores_BK)
     for row in range(33):
         alone = top_k(users_BF[row : row + 1], scorer, 10, own([hidden[row]]))
         assert torch.equal(alone.items_BK[0], block.items_BK[row])
@@ -201,7 +215,7 @@ def test_items_that_may_be_recommended() -> None:
 
 def test_similar_rows_have_the_largest_cosines_and_are_others() -> None:
     factors, rows = normal(7, 9, 3), torch.tensor([4, 0])
-    found = similar(factors, rows, 9)
+    found = Ranked(*map(torch.as_tensor, similar(factors, rows, 9)))
     for place, row in enumerate(rows.tolist()):
         cosines = {
             other: float(factors[row] @ factors[other] / (factors[row].norm() * factors[other].norm()))
@@ -216,8 +230,8 @@ def test_similar_rows_have_the_largest_cosines_and_are_others() -> None:
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_the_bound_on_rounding_holds_and_is_tight_enough_to_be_of_use(count: int) -> None:
     users, items = normal(1, count, 32), normal(2, 400, 32)
-    for scorer, some in ((HostFactorScorer(items), users.numpy()), (FactorScorer(items), users)):
-        rough, bound = (torch.as_tensor(each) for each in scorer.rough(some))
+    for scorer in (kind(items) for kind in SCORERS):
+        rough, bound = (torch.as_tensor(each) for each in scorer.rough(users.numpy() if scorer.on_host else users))
         error = (rough.double() - users.double() @ items.double().T).abs()
         assert (error.amax(dim=1) <= bound).all()
         assert (bound < (0.7 if rough.dtype == torch.bfloat16 else 0.01)).all()  # scores are about 6
@@ -227,14 +241,15 @@ def test_the_bound_on_rounding_holds_and_is_tight_enough_to_be_of_use(count: int
 def test_rough_scores_leave_few_candidates(size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     users, items = normal(1, 200, size), normal(2, 40_000, size)
     pairs: list[int] = []
-    exact = HostFactorScorer.exact
+    scorer = Brief(items)
+    exact = scorer.exact
 
-    def counted(self: HostFactorScorer, users: np.ndarray, *of: np.ndarray) -> np.ndarray:
+    def counted(users: np.ndarray, *of: np.ndarray) -> np.ndarray:
         pairs.append(len(of[0]))
-        return exact(self, users, *of)
+        return exact(users, *of)
 
-    monkeypatch.setattr(HostFactorScorer, "exact", counted)
-    top_k(users, items, 20)
+    monkeypatch.setattr(scorer, "exact", counted)
+    top_k(users, scorer, 20)
     assert sum(pairs) <= most * len(users)
 
 
@@ -261,3 +276,121 @@ def test_lists_without_the_places_that_no_item_fills() -> None:
     assert list(Lists.joined([lists, lists]).each()) == 2 * list(lists.each())
     assert list(Lists.joined([]).each()) == []
     assert list(Ranked(torch.empty(2, 0).long(), torch.empty(2, 0).double()).filled().each()) == [([], [])] * 2
+
+
+def near_ties(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of about 8 that differ by parts in a billion."""
+    users_BF, items_IF = np.ones((users, 8)), np.ones((items, 8))
+    items_IF[:, 7] = 1e-8 * rng.random(items)
+    return users_BF + 1e-3 * rng.random((users, 1)), items_IF
+
+
+def norms_of_all_sizes(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    sizes = 10.0 ** rng.uniform(-12, 6, (users + items, 1))
+    factors_NF = rng.normal(size=(users + items, 8)) * sizes
+    return factors_NF[:users], factors_NF[users:]
+
+
+def cancellation(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    """Large products that add up to nearly nothing."""
+    half = 1e4 * rng.normal(size=(items, 4))
+    return np.ones((users, 8)), np.concatenate([half, 1e-3 * rng.normal(size=(items, 4)) - half], axis=1)
+
+
+def subnormal(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    return 1e-3 * rng.normal(size=(users, 8)), 1e-39 * rng.normal(size=(items, 8))
+
+
+def a_huge_item(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    items_IF = 1e-3 * rng.normal(size=(items, 8))
+    items_IF[items // 2] *= 1e9
+    return rng.normal(size=(users, 8)), items_IF
+
+
+def midpoints(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers between two of bfloat16, some of them a little beside the middle."""
+    whole = rng.integers(128, 256, (users + items, 8)) + 0.5
+    factors_NF = whole + rng.choice([-(2.0**-12), 0.0, 2.0**-12], whole.shape)
+    return factors_NF[:users] * rng.choice([-1, 1], (users, 8)), factors_NF[users:]
+
+
+def all_equal(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(size=(users, 8)), np.tile(rng.normal(size=(1, 8)), (items, 1))
+
+
+def few_numbers(rng: np.random.Generator, users: int, items: int) -> tuple[np.ndarray, np.ndarray]:
+    """Users of whom a quarter has no length."""
+    factors_NF = rng.integers(-1, 2, (users + items, 8)).astype(np.float64)
+    factors_NF[: users // 4] = 0.0
+    return factors_NF[:users], factors_NF[users:]
+
+
+ADVERSE = [near_ties, norms_of_all_sizes, cancellation, subnormal, a_huge_item, midpoints, all_equal, few_numbers]
+
+
+@pytest.mark.parametrize("factors", ADVERSE)
+@pytest.mark.parametrize(("n_items", "lengths"), [(6, (1, 5, 6, 9)), (700, (20, 699)), (2500, (1, 20, 500))])
+def test_adverse_factors_are_ranked_as_in_float64(
+    factors: Callable[..., tuple[np.ndarray, np.ndarray]], n_items: int, lengths: tuple[int, ...]
+) -> None:
+    """The bits of a naive float64 product, sorted: of a user alone and in company, by each library."""
+    rng = np.random.default_rng(n_items)
+    users_BF, items_IF = (torch.from_numpy(each.astype(np.float32)) for each in factors(rng, 64, n_items))
+    seen = [rng.choice(n_items, rng.integers(0, 4), replace=False) for _ in range(63)] + [np.arange(n_items - 2)]
+    allowed_I = torch.from_numpy(rng.random(n_items) < 0.7)
+    products_BIF = users_BF.double()[:, None, :] * items_IF.double()
+    for scorer in (kind(items_IF) for kind in SCORERS):
+        sums_BI = torch.from_numpy(products_BIF.numpy().sum(axis=2)) if scorer.on_host else products_BIF.sum(dim=2)
+        for k, allowed in ((lengths[0], None), *((k, allowed_I) for k in lengths)):
+            left_BI = sums_BI.clone()
+            for row, own_items in enumerate(seen):
+                left_BI[row, own_items] = -torch.inf
+            if allowed is not None:
+                left_BI[:, ~allowed] = -torch.inf
+            scores_BK, items_BK = (each[:, :k] for each in left_BI.sort(dim=1, descending=True, stable=True))
+            items_BK = items_BK.masked_fill(scores_BK == -torch.inf, NO_ITEM)
+            for size in (1, 2, 3, 4, 5, 16, 64):
+                blocks = [slice(start, start + size) for start in range(0, 64, size)]
+                found = [top_k(users_BF[rows], scorer, k, seen[rows], allowed) for rows in blocks]
+                assert torch.equal(torch.cat([each.items_BK for each in found]), items_BK)
+                assert torch.equal(torch.cat([each.scores_BK for each in found]), scores_BK)
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_users_with_many_candidates_do_not_disturb_others(scorer: type[FactorScorer]) -> None:
+    """Users for whom all items are equal, among others."""
+    items_IF = normal(1, CROWD + 300, 4)
+    items_IF[:, 0] = 1.0
+    users_BF = normal(2, 11, 4)
+    users_BF[[0, 4, 5]] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    found = top_k(users_BF, scorer(items_IF), 5)
+    for row in range(11):
+        alone = top_k(users_BF[row : row + 1], scorer(items_IF), 5)
+        assert torch.equal(found.items_BK[row], alone.items_BK[0])
+        assert torch.equal(found.scores_BK[row], alone.scores_BK[0])
+    assert found.items_BK[4].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_not_finite_come_first_and_spoil_no_other_list(scorer: type[FactorScorer], bad: float) -> None:
+    users_BF, items_IF = normal(1, 6, 4).abs(), normal(2, 300, 4)
+    usual = top_k(users_BF, scorer(items_IF), 5)
+    users_BF[2, 1] = bad
+    found = top_k(users_BF, scorer(items_IF), 5)
+    others = [0, 1, 3, 4, 5]
+    assert torch.equal(found.items_BK[others], usual.items_BK[others])
+    assert torch.equal(found.scores_BK[others], usual.scores_BK[others])
+    items_IF[7, 1] = torch.nan
+    assert top_k(users_BF, scorer(items_IF), 1).items_BK[others].tolist() == [[7]] * 5
+
+
+def test_threads_rank_beside_each_other() -> None:
+    """A scorer has nothing that a call writes and another reads."""
+    users_BF, items_IF = normal(1, 40, 16), normal(2, 3000, 16)
+    expected, scorer = top_k(users_BF, items_IF, 10), Brief(items_IF)
+    sizes = [1, 2, 7, 40] * 10
+    with ThreadPoolExecutor(4) as pool:
+        for size, found in zip(sizes, pool.map(lambda size: top_k(users_BF[:size], scorer, 10), sizes), strict=True):
+            assert torch.equal(found.items_BK, expected.items_BK[:size])
+            assert torch.equal(found.scores_BK, expected.scores_BK[:size])

@@ -69,6 +69,11 @@ class Csr:
     def row(self, user: int) -> Ints:
         return self.items[self.indptr[user] : self.indptr[user + 1]]
 
+    def rows(self, users: npt.NDArray[np.int64]) -> list[Ints]:
+        """Each user's items, much faster than one by one."""
+        bounds = zip(self.indptr.take(users).tolist(), self.indptr.take(users + 1).tolist(), strict=True)
+        return [self.items[start:end] for start, end in bounds]
+
     @property
     def counts(self) -> npt.NDArray[np.int64]:
         return np.diff(self.indptr)

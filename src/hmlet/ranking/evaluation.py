@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from hmlet.data import Csr, Dataset
-from hmlet.data.interactions import Ints
 from hmlet.errors import ConfigError, NothingHeldOut
 from hmlet.ranking.metrics import METRICS, per_user
 from hmlet.ranking.scoring import Scorer, Users, completed, factor_scorer, rows_of
@@ -197,17 +196,17 @@ def rank_blocks(
 ) -> Iterator[tuple[Indices, Ranked]]:
     """Blocks of users with their top-k, in order; a block's scores never take more than BLOCK_BYTES.
 
-    On CPU each thread ranks blocks of its own, in memory that goes from block to block, because fresh pages are slow.
-    Of several ranks each ranks its share of a block, and all of them get the whole block's lists. Users' factors may
-    be the rank's own columns, `width` of each layer: a block's are then exchanged, so that no rank holds all of them.
+    On CPU each thread ranks blocks of its own. Of several ranks each ranks its share of a block, and all of them get
+    the whole block's lists. Users' factors may be the rank's own columns, `width` of each layer: a block's are then
+    exchanged, so that no rank holds all of them.
     """
-    scorer = factor_scorer(items) if isinstance(items, Tensor) else items
+    scorer = factor_scorer(items, repeatedly=True) if isinstance(items, Tensor) else items
     device = scorer.device
     size = block_size(scorer.n_items, device.type)
     at_once = blocks_at_once(len(users), size, device.type, ranks)
 
     def rank(block: Indices, own: Indices, users_B: Users) -> tuple[Indices, Ranked]:
-        return block, top_k(users_B, scorer, k, None if seen is None else _rows(seen, own), allowed_I)
+        return block, top_k(users_B, scorer, k, None if seen is None else seen.rows(own), allowed_I)
 
     def calls() -> Iterator[Callable[[], tuple[Indices, Ranked]]]:
         for start in range(0, len(users), size * ranks.size):
@@ -221,7 +220,7 @@ def rank_blocks(
             yield partial(rank, block, own, users_B)
 
     for block, ranked in _side_by_side(calls(), at_once):
-        yield block, Ranked(*(ranks.gather(each_BK, len(block)) for each_BK in ranked))
+        yield block, Ranked(*(ranks.gather(torch.as_tensor(each_BK, device=device), len(block)) for each_BK in ranked))
 
 
 def _side_by_side(calls: Iterator[Callable[[], Result]], threads: int) -> Iterator[Result]:
@@ -250,12 +249,6 @@ def _side_by_side(calls: Iterator[Callable[[], Result]], threads: int) -> Iterat
                     waiting.cancel()
     finally:
         torch.set_num_threads(before)
-
-
-def _rows(csr: Csr, users: Indices) -> list[Ints]:
-    """The items of each of some users."""
-    bounds = zip(csr.indptr.take(users).tolist(), csr.indptr.take(users + 1).tolist(), strict=True)
-    return [csr.items[start:end] for start, end in bounds]
 
 
 class Membership:

@@ -67,6 +67,7 @@ class Histories:
 
 
 SUMMED = 256  # rows of the weights that are added in float64 together
+TINY = 2.0**-126  # the smallest normal number of float32 and bfloat16
 OVERFLOW = 1e30  # the bound of scores that a float32 may not hold
 FEW = 4  # users for whom one product costs a CPU less than one each
 PIECE = 1 << 18  # numbers that a BLAS multiplies on the calling thread; waking others would cost more than it saves
@@ -83,8 +84,9 @@ class Scorer(ABC):
 
     n_items: int
     device: torch.device
-    on_host: bool = False  # whether NumPy ranks
     depth: int  # numbers that a score is the sum of, typically
+    on_host: bool = False  # whether NumPy ranks
+    finer: Scorer | None = None  # ranks users for whom bfloat16 leaves very many candidates
 
     @abstractmethod
     def rough(self, users: Any) -> tuple[Any, Any]:
@@ -116,12 +118,12 @@ class FactorScorer(Scorer):
 
     def bound(self, length_B: Any, steepness: float) -> Any:
         """Of rounding, and of numbers too small for the type, which may count as 0."""
-        return length_B * steepness + (self.lost * steepness + self.depth * torch.finfo(torch.float32).tiny)
+        return length_B * steepness + (self.lost * steepness + self.depth * TINY)
 
     @cached_property
     def lost(self) -> float:
         """A norm in float32 is short by at most this much where its squares vanish."""
-        return float((self.depth * torch.finfo(torch.float32).tiny) ** 0.5)
+        return float((self.depth * TINY) ** 0.5)
 
     @cached_property
     def longest(self) -> float:
@@ -135,31 +137,41 @@ class FactorScorer(Scorer):
 
 
 class HostFactorScorer(FactorScorer):
-    """The same in NumPy on a CPU. For several users, rough scores are in bfloat16 if the processor multiplies it, which
-    takes a quarter of the time of float32."""
+    """The same in NumPy on a CPU."""
+
+    on_host = True
 
     def __init__(self, items_IF: Tensor) -> None:
         super().__init__(items_IF)
-        self.on_host, self.items = True, self.items_IF.numpy()
-        self.narrow = multiplies_bfloat16(self.device)
+        self.items = self.items_IF.numpy()
 
     def rough(self, users: Users) -> tuple[Any, Any]:
-        wide = users.astype(np.float64)
-        length_B = np.sqrt(np.vecdot(wide, wide))
-        if self.narrow and len(users) > 1:
-            users_BF = torch.from_numpy(users).bfloat16()
-            return torch.mm(users_BF, self.brief_IF.T), self.bound(length_B, self.brief_steepness)
-        if len(users) >= FEW:
-            scores = torch.mm(torch.from_numpy(users), self.items_IF.T).numpy()
-        else:
-            scores = np.empty((len(users), self.n_items), dtype=np.float32)
-            for user_F, scores_I in zip(users, scores, strict=True):
+        if len(users) < FEW:
+            scores_BI = np.empty((len(users), self.n_items), dtype=np.float32)
+            for user_F, scores_I in zip(users, scores_BI, strict=True):
                 _multiply(self.items, user_F, scores_I)
-        return scores, self.bound(length_B, self.steepness)
+        else:
+            scores_BI = torch.mm(torch.from_numpy(users), self.items_IF.T).numpy()
+        return scores_BI, self.bound(_lengths(users), self.steepness)
 
     def exact(self, users: Users, row_P: Any, item_P: Any) -> Any:
         users_PF = users.astype(np.float64).take(row_P, axis=0)
         return np.add.reduce(self.items.take(item_P, axis=0) * users_PF, axis=1)
+
+
+class BriefScorer(HostFactorScorer):
+    """The same with rough scores in bfloat16 for several users, for processors that multiply it: a quarter of the time
+    of float32."""
+
+    def __init__(self, items_IF: Tensor) -> None:
+        super().__init__(items_IF)
+        self.finer = HostFactorScorer(items_IF)
+
+    def rough(self, users: Users) -> tuple[Any, Any]:
+        if len(users) == 1:
+            return super().rough(users)
+        scores_BI = torch.mm(torch.from_numpy(users).bfloat16(), self.brief_IF.T)
+        return scores_BI, self.bound(_lengths(users), self.brief_steepness)
 
     @cached_property
     def brief_IF(self) -> Tensor:
@@ -167,11 +179,17 @@ class HostFactorScorer(FactorScorer):
 
     @cached_property
     def brief_steepness(self) -> float:
-        """The same in bfloat16. Rounding adds at most half a digit to a user's factor, to an item's, and to the score,
-        which the Cauchy-Schwarz inequality bounds by the product of their lengths."""
+        """Rounding adds at most half a digit to a user's factor, to an item's, and to the score, which the
+        Cauchy-Schwarz inequality bounds by the product of their lengths."""
         half_digit = torch.finfo(torch.bfloat16).eps / 2
         steepness = self.steepness + 3 * half_digit * (1 + 2 * half_digit) * self.longest
         return max(steepness, OVERFLOW / 1e38)  # of float32, whose largest numbers bfloat16 cannot hold
+
+
+def _lengths(users_BF: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    wide_BF = users_BF.astype(np.float64)
+    lengths_B: npt.NDArray[np.float64] = np.sqrt(np.vecdot(wide_BF, wide_BF))
+    return lengths_B
 
 
 def _multiply(
@@ -316,13 +334,15 @@ def _sums(values_E: Tensor, users: Histories) -> Tensor:
     return torch.segment_reduce(values_E, "sum", lengths=users.counts_B, unsafe=True)
 
 
-def factor_scorer(items_IF: Tensor) -> FactorScorer:
-    """The scorer of items' factors, on their device."""
-    return (HostFactorScorer if items_IF.device.type == "cpu" else FactorScorer)(items_IF)
+def factor_scorer(items_IF: Tensor, *, repeatedly: bool = False) -> FactorScorer:
+    """The scorer of items' factors, on their device. Who ranks them once needs no copy in another type."""
+    if items_IF.device.type != "cpu":
+        return FactorScorer(items_IF)
+    return (BriefScorer if repeatedly and multiplies_bfloat16(items_IF.device) else HostFactorScorer)(items_IF)
 
 
 def rows_of(everyone: Users, users: npt.NDArray[np.int64]) -> Users:
     """Some users of all."""
     if isinstance(everyone, Tensor) and everyone.device.type == "cpu":
-        return everyone.detach().numpy().take(users, axis=0)  # a tenth of the time of the same in PyTorch
+        return everyone.detach().numpy().take(users, axis=0)  # less than half the time that PyTorch takes for a few
     return everyone[torch.from_numpy(users).to(everyone.device)]

@@ -33,20 +33,21 @@ Seen = Sequence[npt.NDArray[Any]] | None
 """The indices of the items that each user already has."""
 NO_ITEM = -1  # fills a row that has fewer than K items left
 CACHED = 5 << 18  # bytes of rough scores that a CPU's cache keeps while it walks them a few times
-GROUP = 16  # items that compete in the first of two rounds on CPU
+GROUP = 16  # items of which a CPU first looks at the best
+CROWD = 256  # candidates beyond 8 for each place: so many of them that users are ranked apart
 EXACT_BYTES = 16 << 20  # what the exact scores of some pairs are computed from
-LOWEST = {4: float(np.finfo(np.float32).min), 8: float(np.finfo(np.float64).min)}  # by bytes; what is excluded is lower
+LOWEST = {4: float(np.finfo(np.float32).min), 8: float(np.finfo(np.float64).min)}  # by bytes; excluded scores are lower
 
 
 class Ranked(NamedTuple):
-    """Items in descending order of score; NO_ITEM with score -inf where nothing is left."""
+    """Items in descending order of score; NO_ITEM with score -inf where nothing is left. Of the library that ranks."""
 
-    items_BK: Tensor  # int64
-    scores_BK: Tensor  # float64
+    items_BK: Any  # int64
+    scores_BK: Any  # float64
 
     def filled(self) -> Lists:
         """The lists without the places that no item fills."""
-        items, scores = self.items_BK.cpu().numpy(), self.scores_BK.cpu().numpy()
+        items, scores = (each.cpu().numpy() if isinstance(each, Tensor) else each for each in self)
         filled = items != NO_ITEM
         if filled.all():
             return Lists(np.full(len(items), items.shape[1]), items.ravel(), scores.ravel())
@@ -74,13 +75,7 @@ class Lists(NamedTuple):
         return ((list(islice(items, length)), list(islice(scores, length))) for length in self.lengths.tolist())
 
 
-def top_k(
-    users: Users,
-    items: Tensor | Scorer,
-    k: int,
-    seen: Seen = None,
-    allowed_I: Tensor | None = None,
-) -> Ranked:
+def top_k(users: Users, items: Tensor | Scorer, k: int, seen: Seen = None, allowed_I: Tensor | None = None) -> Ranked:
     """The k best items of each user, without those that each has `seen` and those that are not allowed.
 
     Users and items are factors, or histories and the weights that score them.
@@ -90,123 +85,102 @@ def top_k(
     scorer = factor_scorer(items) if isinstance(items, Tensor) else items
     k = min(k, scorer.n_items)
     if not len(users) or not k:
-        empty = torch.empty(len(users), k, device=scorer.device)
-        return Ranked(empty.long(), empty.double())
+        empty = np.empty((len(users), k))
+        return Ranked(empty.astype(np.int64), empty)
     if not scorer.on_host:
         with torch.no_grad():
             return _best_by_torch(users, scorer, *scorer.rough(users), k, seen, allowed_I)
     if isinstance(users, Tensor):
         users = users.detach().numpy()
-    scores, error = scorer.rough(users)
+    scores_BI, error_B = scorer.rough(users)
     at_once = max(1, CACHED // (4 * scorer.n_items))
     if len(users) <= at_once:
-        return Ranked(*map(torch.from_numpy, _best(users, scorer, scores, error, k, seen, allowed_I)))
+        return _best(users, scorer, scores_BI, error_B, k, seen, allowed_I)
     parts = []
     for start in range(0, len(users), at_once):
         rows = slice(start, start + at_once)
         own = None if seen is None else seen[rows]
-        parts.append(_best(users[rows], scorer, scores[rows], error[rows], k, own, allowed_I))
-    return Ranked(*(torch.from_numpy(np.concatenate(each)) for each in zip(*parts, strict=True)))
+        parts.append(_best(users[rows], scorer, scores_BI[rows], error_B[rows], k, own, allowed_I))
+    return Ranked(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _best(users: Any, scorer: Scorer, scores: Any, error: Any, k: int, seen: Seen, allowed_I: Any) -> tuple[Any, Any]:
-    """The items and scores of each user's list.
-
-    The k-th largest score comes from the best of each group of items, because no selection walks a long row as fast as
-    a maximum does. It may be smaller than that of all items, and bounds it from below, which is what is needed.
-    """
-    scores, error = _array(scores), _array(error)
-    rows, n_items = scores.shape
-    strange = not error.max() < OVERFLOW
-    if strange:
-        unknown = ~(error < OVERFLOW)
-        scores[unknown], error[unknown] = 0.0, np.inf
+def _best(
+    users: Users, scorer: Scorer, scores_BI: Any, error_B: Any, k: int, seen: Seen, allowed_I: Tensor | None
+) -> Ranked:
+    """The k best items of each user on a CPU. Rough scores come from either library, and are overwritten."""
+    brief = isinstance(scores_BI, Tensor) and scores_BI.dtype == torch.bfloat16
+    if isinstance(scores_BI, Tensor):
+        scores_BI = (scores_BI.float() if brief else scores_BI).numpy()
+    (rows, n_items), error_B = scores_BI.shape, np.asarray(error_B)
+    if not error_B.max() < OVERFLOW:  # not a number is not below either
+        scores_BI[~(error_B < OVERFLOW)] = 0.0
+        error_B = np.where(error_B < OVERFLOW, error_B, np.inf)
     if seen is not None:
-        for own, scores_I in zip(seen, scores, strict=True):
+        for scores_I, own in zip(scores_BI, seen, strict=True):
             scores_I[own] = -np.inf
-    if allowed_I is not None:
-        scores[:, ~allowed_I.numpy()] = -np.inf
+    if allowed_I is not None:  # a minimum is much faster than a mask
+        highest_I = (allowed_I.numpy().astype(scores_BI.dtype) - 0.5) * np.inf
+        np.minimum(scores_BI, highest_I, out=scores_BI)
+    # No selection walks a long row as fast as a maximum does, and the k-th largest of the best of each group of items
+    # bounds that of all items from below.
     size = max(1, min(GROUP, n_items // (4 * k)))
     groups = n_items // size
-    best = np.maximum.reduce(scores[:, : groups * size].reshape(rows, size, groups), axis=1)
-    best.partition(groups - k, axis=1)
-    least = np.maximum(best[:, groups - k] - 2 * error, LOWEST[scores.itemsize]).astype(scores.dtype)
-    row, item = np.divmod(np.flatnonzero(scores >= least[:, None]), n_items)
-    counts = np.bincount(row, minlength=rows)
-    crowded: list[int] = []
-    if rows > 1 and counts.max() > _crowd(k):
-        few = counts <= _crowd(k)
-        crowded, kept = np.flatnonzero(~few).tolist(), few[row]
-        row, item, counts = row[kept], item[kept], counts * few
-    exact = scores[row, item] if scores.itemsize == 8 else _array(_exact(users, scorer, row, item))
-    key = np.fmax(-exact, -np.inf) if strange else -exact  # what is not a number comes first
-    order = np.lexsort((key, row))
-    place = (counts.cumsum() - counts)[:, None] + np.arange(k)
-    if counts.min() < k:
-        item, exact, order = np.append(item, NO_ITEM), np.append(exact, -np.inf), np.append(order, len(order))
-        place = np.where(np.arange(k) < counts[:, None], place, len(order) - 1)
-    order = order.take(place)
-    items, exact = item.take(order), exact.take(order)
-    for at in crowded:
-        one = slice(at, at + 1)
-        items[one], exact[one] = top_k(users[one], scorer, k, None if seen is None else seen[one], allowed_I)
-    return items, exact
+    best_BG = np.maximum.reduce(scores_BI[:, : groups * size].reshape(rows, size, groups), axis=1)
+    best_BG.partition(groups - k, axis=1)
+    least_B = np.maximum(best_BG[:, groups - k] - 2 * error_B, LOWEST[scores_BI.itemsize]).astype(scores_BI.dtype)
+    row_P, item_P = np.divmod((scores_BI >= least_B[:, None]).ravel().nonzero()[0], n_items)
+    counts_B = np.bincount(row_P, minlength=rows)
+    if brief and counts_B.max() > CROWD + 8 * k:
+        return top_k(users, scorer.finer or scorer, k, seen, allowed_I)
+    exact_P = np.asarray(_exact(users, scorer, scores_BI, row_P, item_P))
+    order_P = np.lexsort((np.fmax(-exact_P, -np.inf), row_P))  # what is not a number comes first
+    place_BK = (counts_B.cumsum() - counts_B)[:, None] + np.arange(k)
+    if counts_B.min() < k:
+        item_P, exact_P, order_P = np.append(item_P, NO_ITEM), np.append(exact_P, -np.inf), np.append(order_P, -1)
+        place_BK[np.arange(k) >= counts_B[:, None]] = -1
+    place_BK = order_P[place_BK]
+    return Ranked(item_P[place_BK], exact_P[place_BK])
 
 
 def _best_by_torch(
     users: Users, scorer: Scorer, scores_BI: Tensor, error_B: Tensor, k: int, seen: Seen, allowed_I: Tensor | None
 ) -> Ranked:
-    """The same in PyTorch, for a GPU."""
-    unknown_B = ~(error_B < OVERFLOW)
-    scores_BI.masked_fill_(unknown_B[:, None], 0.0)
+    """The same on a GPU, whose selection is fast, and whose operations are dear and work on rectangles."""
+    scores_BI[~(error_B < OVERFLOW)] = 0.0
+    error_B = error_B.where(error_B < OVERFLOW, torch.inf)
     if seen is not None:
         row = np.arange(len(seen)).repeat([len(own) for own in seen])
-        item = np.concatenate([np.asarray(own, dtype=np.int64) for own in seen])
+        item = np.concatenate([np.empty(0, np.int64), *seen])
         scores_BI[torch.from_numpy(row).to(scores_BI.device), torch.from_numpy(item).to(scores_BI.device)] = -torch.inf
     if allowed_I is not None:
         scores_BI.masked_fill_(~allowed_I, -torch.inf)
     kth_B = scores_BI.topk(k, dim=1, sorted=False).values.amin(dim=1)
-    least_B = kth_B - 2 * error_B.masked_fill(unknown_B, torch.inf)
-    least_B = least_B.clamp_min(LOWEST[scores_BI.element_size()]).to(scores_BI.dtype)
+    least_B = (kth_B - 2 * error_B).clamp_min(LOWEST[scores_BI.element_size()]).to(scores_BI.dtype)
     row_P, item_P = (scores_BI >= least_B[:, None]).nonzero(as_tuple=True)
     counts_B = torch.bincount(row_P, minlength=len(scores_BI))
-    few_B = (counts_B <= _crowd(k)) | (len(scores_BI) == 1)
-    row_P, item_P, counts_B = row_P[few_B[row_P]], item_P[few_B[row_P]], counts_B * few_B
-    exact_P = _exact(users, scorer, row_P, item_P)
+    most = int(counts_B.max())
+    if len(users) > 1 and most > CROWD + 8 * k:  # their memory does not grow with the users
+        halves = slice(len(users) // 2), slice(len(users) // 2, None)
+        parts = [top_k(users[rows], scorer, k, None if seen is None else seen[rows], allowed_I) for rows in halves]
+        return Ranked(*map(torch.cat, zip(*parts, strict=True)))
+    exact_P = _exact(users, scorer, scores_BI, row_P, item_P)
     place_P = torch.arange(len(row_P), device=row_P.device) - (counts_B.cumsum(0) - counts_B)[row_P]
-    shape = len(scores_BI), max(k, int(counts_B.max()))
-    scores_BC, items_BC = exact_P.new_full(shape, -torch.inf), item_P.new_full(shape, NO_ITEM)
+    scores_BC = exact_P.new_full((len(scores_BI), max(k, most)), -torch.inf)
+    items_BC = item_P.new_full(scores_BC.shape, NO_ITEM)
     scores_BC[row_P, place_P], items_BC[row_P, place_P] = exact_P, item_P
     scores_BC, order_BC = scores_BC.sort(dim=1, descending=True, stable=True)
-    ranked = Ranked(items_BC.gather(1, order_BC[:, :k]), scores_BC[:, :k].contiguous())
-    for at in (~few_B).nonzero().flatten().tolist():
-        one = slice(at, at + 1)
-        alone = top_k(users[one], scorer, k, None if seen is None else seen[one], allowed_I)
-        ranked.items_BK[one], ranked.scores_BK[one] = alone
-    return ranked
+    return Ranked(items_BC.gather(1, order_BC[:, :k]), scores_BC[:, :k].contiguous())
 
 
-def _crowd(k: int) -> int:
-    """A user with more candidates than this is ranked alone: by better rough scores where the scorer has them for one
-    user, and in memory that does not grow with the number of such users."""
-    return 8 * k + 256
-
-
-def _exact(users: Any, scorer: Scorer, row_P: Any, item_P: Any) -> Any:
+def _exact(users: Users, scorer: Scorer, scores_BI: Any, row_P: Any, item_P: Any) -> Any:
     """The exact scores of pairs, in pieces that bound the memory."""
+    if scores_BI.itemsize == 8:
+        return scores_BI[row_P, item_P]
     together = max(1, EXACT_BYTES // (20 * scorer.depth))
     if len(row_P) <= together:
         return scorer.exact(users, row_P, item_P)
     pieces = [slice(start, start + together) for start in range(0, len(row_P), together)]
     return torch.cat([torch.as_tensor(scorer.exact(users, row_P[each], item_P[each])) for each in pieces])
-
-
-def _array(values: Any) -> npt.NDArray[Any]:
-    """Numbers of either library as NumPy's, which has no bfloat16."""
-    if isinstance(values, np.ndarray):
-        return values
-    found: npt.NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    return found
 
 
 def allowed_items(n_items: int, allow: Indices | None = None, deny: Indices | None = None) -> Tensor | None:

@@ -18,7 +18,7 @@ from hmlet.data.inputs import Frame, as_pairs
 from hmlet.data.interactions import Id
 from hmlet.errors import ConfigError
 from hmlet.graph import training_graph
-from hmlet.ranking.evaluation import KNOWN, rank_blocks, seen_items
+from hmlet.ranking.evaluation import KNOWN, block_size, rank_blocks, seen_items
 from hmlet.ranking.scoring import Histories, rows_of
 from hmlet.ranking.top_k import Indices, Lists, allowed_items, similar, similar_histories, top_k
 from hmlet.recommend.answers import (
@@ -72,8 +72,10 @@ class Recommender(FinishedRun):
 
     def top(self, users: Indices, k: int, allowed_I: Tensor | None = None, mask: str = KNOWN) -> Lists:
         """The same with indices of items, and without names."""
-        blocks = rank_blocks(*self.scored, users, k, seen_items(self.data, mask), allowed_I)
-        return Lists.joined([ranked.filled() for _, ranked in blocks])
+        (everyone, scorer), seen = self.scored, seen_items(self.data, mask)
+        if len(users) <= block_size(scorer.n_items, "cpu"):
+            return top_k(rows_of(everyone, users), scorer, k, seen.rows(users), allowed_I).filled()
+        return Lists.joined([each.filled() for _, each in rank_blocks(everyone, scorer, users, k, seen, allowed_I)])
 
     def recommend_new(
         self,

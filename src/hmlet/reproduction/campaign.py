@@ -216,7 +216,7 @@ def _scored(run: RunDirectory, data: Dataset, device: torch.device) -> Scored:
     weights = run.item_weights()
     if weights is None:
         users_UF, items_IF = run.factors()
-        return users_UF.to(device), factor_scorer(items_IF.to(device))
+        return users_UF.to(device), factor_scorer(items_IF.to(device), repeatedly=True)
     return scored_by_weights(ItemWeights(*(each.to(device) for each in weights)), data.csr("train"))
 
 

@@ -83,7 +83,7 @@ class FinishedRun:
         weights = self.directory.item_weights()
         if weights is None:
             users_UF, items_IF = self.factors
-            return users_UF, factor_scorer(items_IF)
+            return users_UF, factor_scorer(items_IF, repeatedly=True)
         return scored_by_weights(weights, self.data.csr("train"))
 
     @cached_property

@@ -50,8 +50,8 @@ class Approximate:
         own = self.seen.row(user)
         wanted = min(len(self.items_IF), 2 * k + len(own) + 8)
         proposed = self.index.search(self.users_UF[user].numpy(), wanted).keys.astype(np.int64)
-        candidates = torch.from_numpy(np.setdiff1d(proposed, own))
-        ranked = top_k(self.users_UF[user][None], self.items_IF[candidates], k)
+        candidates = np.setdiff1d(proposed, own)
+        ranked = top_k(self.users_UF[user][None], self.items_IF[torch.from_numpy(candidates)], k)
         return candidates[ranked.items_BK[0]].tolist(), ranked.scores_BK[0].tolist()
 
     def _measure(self) -> float:
