@@ -11,6 +11,7 @@ import openapi_spec_validator
 import pytest
 import schemathesis
 from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import negative_data_rejection
 from served import client_of
 from starlette.testclient import TestClient
 
@@ -60,7 +61,9 @@ def check(schema: Any, examples: int) -> None:
                 suppress_health_check=list(hypothesis.HealthCheck),
             )
             def one(case: Any) -> None:
-                case.call_and_validate(headers=HEADERS)
+                answer = case.call(headers=HEADERS)
+                too_large = answer.status_code == 413  # to be looked at, whatever else is wrong with it
+                case.validate_response(answer, excluded_checks=[negative_data_rejection] if too_large else [])
 
             one()
 
