@@ -52,9 +52,11 @@ def script(run: Path, folder: Path) -> Path:
     return lua
 
 
-def ask(service: Service, lua: Path, connections: int, seconds: float) -> dict[str, Any]:
+def ask(service: Service, lua: Path, connections: int, seconds: float, cores: str | None = None) -> dict[str, Any]:
     before = service.cpu_seconds()
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(lua), service.url]
+    if cores:
+        command = ["taskset", "--cpu-list", cores, *command]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     found["cpu_us"] = 1e6 * (service.cpu_seconds() - before) / found["requests"]
@@ -62,8 +64,10 @@ def ask(service: Service, lua: Path, connections: int, seconds: float) -> dict[s
     return found
 
 
-def started(run: Path, before: Path | None, other: bool) -> dict[str, Service]:
+def started(run: Path, before: Path | None, workers: list[int], other: bool) -> dict[str, Service]:
     services = {"ours": Service.hmlet(run)}
+    for number in workers:
+        services[f"{number} workers"] = Service.hmlet(run, "--workers", str(number))
     if before is not None:
         services["before"] = Service.hmlet(run, tree=before)
     for name in ("bare", "fastapi") if other else ():
@@ -74,14 +78,19 @@ def started(run: Path, before: Path | None, other: bool) -> dict[str, Service]:
 def measure(run: Path, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """A row for each service and number of connections: the medians of the rounds, and the rounds."""
     lua, rounds = script(run, folder), dict[tuple[int, str], list[dict[str, Any]]]()
-    services = started(run, options.before, (run / "factors.safetensors").exists())
+    services = started(run, options.before, options.workers, (run / "factors.safetensors").exists())
+
+    def one(service: Service, connections: int) -> dict[str, Any]:
+        return ask(service, lua, connections, options.seconds, options.client_cores)
+
     try:
         for service in services.values():
-            ask(service, lua, 16, 1)
+            one(service, 16)
         for _ in range(options.rounds):
-            for connections in BARS:
+            for connections in options.connections:
                 for name, service in services.items():
-                    rounds.setdefault((connections, name), []).append(ask(service, lua, connections, options.seconds))
+                    rounds.setdefault((connections, name), []).append(one(service, connections))
+        memory = {name: service.memory_mb() for name, service in services.items()}
     finally:
         for service in services.values():
             service.stop()
@@ -91,10 +100,8 @@ def measure(run: Path, options: argparse.Namespace, folder: Path) -> list[dict[s
             key: statistics.median(each[key] for each in found) for key in ("cpu_us", "per_second", "p50_ms", "p99_ms")
         }
         lost = {key: sum(each[key] for each in found) for key in ("refused", "failed")}
-        start = services[name].start_seconds
-        rows.append(
-            {"connections": connections, "service": name, **middle, **lost, "start_seconds": start, "rounds": found}
-        )
+        once = {"start_seconds": services[name].start_seconds, "memory_mb": memory[name]}
+        rows.append({"connections": connections, "service": name, **middle, **lost, **once, "rounds": found})
     bare = {row["connections"]: row["cpu_us"] for row in rows if row["service"] == "bare"}
     for row in rows if bare else ():
         row["times_bare"] = row["cpu_us"] / bare[row["connections"]]
@@ -102,12 +109,16 @@ def measure(run: Path, options: argparse.Namespace, folder: Path) -> list[dict[s
 
 
 def table(run: str, rows: list[dict[str, Any]]) -> str:
-    lines = [f"{run:16}clients  CPU µs (rounds)           × bare     req/s   p50 ms   p99 ms  refused"]
+    lines = [f"{run:16}clients  CPU µs (rounds)           × bare     req/s   p50 ms   p99 ms  refused   PSS MB"]
     for row in rows:
         rounds = " ".join(f"{one['cpu_us']:.0f}" for one in row["rounds"])
-        figures = (row.get("times_bare", float("nan")), row["per_second"], row["p50_ms"], row["p99_ms"], row["refused"])
+        figures = (row.get("times_bare", float("nan")), row["per_second"], row["p50_ms"], row["p99_ms"])
         first = f"{row['service']:16}{row['connections']:7} {row['cpu_us']:7.0f} ({rounds})"
-        lines.append(first.ljust(49) + "{:8.2f} {:9.0f} {:8.2f} {:8.2f} {:8}".format(*figures))
+        lines.append(
+            first.ljust(49)
+            + "{:8.2f} {:9.0f} {:8.2f} {:8.2f}".format(*figures)
+            + f" {row['refused']:8} {row['memory_mb']['pss']:8.0f}"
+        )
     return "\n".join(lines)
 
 
@@ -117,6 +128,9 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="another checkout of hmlet")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3, help="of each service and number of connections, a round")
+    parser.add_argument("--connections", type=int, nargs="+", default=list(BARS))
+    parser.add_argument("--workers", type=int, nargs="*", default=[], help="more services of this tree, with so many")
+    parser.add_argument("--client-cores", help="where wrk runs, such as 8-15; run this script on others with taskset")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     result: dict[str, Any] = circumstances(*filter(None, [TREE, options.before])) | {"runs": {}}
@@ -124,19 +138,14 @@ def main() -> None:
         for run in options.runs:
             result["runs"][run.name] = measure(run.resolve(), options, Path(folder))
             print(table(run.name, result["runs"][run.name]), flush=True)
-    first = {row["connections"]: row for row in next(iter(result["runs"].values())) if row["service"] == "ours"}
-    result["bars"] = {
-        str(at): {
-            "at_most": bar,
-            "times_bare": first[at].get("times_bare"),
-            "met": first[at].get("times_bare", 9) <= bar,
-        }
-        for at, bar in BARS.items()
-    }
-    for at, bar in result["bars"].items():
-        print(
-            f"{at} connections: {bar['times_bare']:.2f} times the bare service, at most {bar['at_most']}: {bar['met']}"
-        )
+    ours = [row for row in next(iter(result["runs"].values())) if row["service"] == "ours" and "times_bare" in row]
+    for row in ours:
+        if (bar := BARS.get(row["connections"])) is not None:
+            row |= {"bar": bar, "met": row["times_bare"] <= bar}
+            met = "" if row["met"] else "not "
+            print(
+                f"{row['connections']} connections: {row['times_bare']:.2f} times the bare service; {bar} is {met}met"
+            )
     written("serve", result, options.record)
 
 

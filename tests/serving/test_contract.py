@@ -10,6 +10,7 @@ import hypothesis
 import openapi_spec_validator
 import pytest
 import schemathesis
+from schemathesis import GenerationMode
 from served import client_of
 from starlette.testclient import TestClient
 
@@ -28,6 +29,14 @@ def map_body(context: Any, body: Any) -> Any:
     return int(body) if isinstance(body, float) and body.is_integer() else body
 
 
+@schemathesis.hook
+def filter_body(context: Any, body: Any) -> bool:
+    """Leave out whole numbers beyond 64 bits: msgspec does not compare these with bounds, so they are unknown ids."""
+    if isinstance(body, dict | list):
+        return all(filter_body(context, value) for value in (body.values() if isinstance(body, dict) else body))
+    return not isinstance(body, int) or -(2**63) <= body < 2**63
+
+
 @pytest.fixture(scope="module")
 def schema(runs: Path) -> Iterator[Any]:
     """The description, with an application of its own: schemathesis starts and stops it as it likes."""
@@ -36,22 +45,24 @@ def schema(runs: Path) -> Iterator[Any]:
 
 
 def check(schema: Any, examples: int) -> None:
-    """Send every operation so many requests, good and bad, and hold the answers against the description."""
-    for result in schema.get_all_operations():
-        operation = result.ok()
+    """Send every operation so many requests, half of which fit its description, and hold the answers against it."""
+    for operation in (result.ok() for result in schema.get_all_operations()):
+        for mode in GenerationMode:
+            if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
+                continue  # nothing of it can be wrong
 
-        @hypothesis.given(case=operation.as_strategy())
-        @hypothesis.settings(
-            max_examples=examples,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
-        def one(case: Any) -> None:
-            case.call_and_validate(headers=HEADERS)
+            @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+            @hypothesis.settings(
+                max_examples=examples // 2,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                suppress_health_check=list(hypothesis.HealthCheck),
+            )
+            def one(case: Any) -> None:
+                case.call_and_validate(headers=HEADERS)
 
-        one()
+            one()
 
 
 def test_the_service_keeps_to_its_description(schema: Any) -> None:

@@ -67,17 +67,6 @@ def test_slow_clients_are_closed_and_the_others_do_not_notice(start: Start, run:
     assert ask(server).status_code == 200
 
 
-def test_garbage_is_answered_in_the_one_shape(server: Server) -> None:
-    with server.connect() as client:
-        client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
-        answer = client.recv(4096)
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b'{"error": {"code": "bad-request"' in answer
-    with server.connect() as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
-        assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
-
-
 def test_a_large_body_gets_its_answer_while_it_is_sent(server: Server) -> None:
     with server.connect() as client:
         client.sendall(

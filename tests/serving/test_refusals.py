@@ -187,60 +187,6 @@ def test_only_json_bodies_are_read(client: TestClient, kind: str | None) -> None
     assert (answer.status_code, error_of(answer)["code"]) == (415, "unsupported-media-type")
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.", "[::2]", "evil@127.0.0.1"]
-)
-def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
-    answer = client.get("/", headers={"host": host})
-    assert (answer.status_code, error_of(answer)["code"]) == (400, "bad-host")
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000"])
-def test_loopback_names_are_let_in(client: TestClient, host: str) -> None:
-    assert client.get("/v1/model", headers={"host": host}).status_code == 200
-
-
-@pytest.mark.parametrize("host", ["10.1.2.3:8000", "evil.example"])
-def test_probes_need_no_name_and_no_token_and_tell_nothing(locked: TestClient, host: str) -> None:
-    for path, status in (("/v1/health", "ok"), ("/v1/ready", "ready")):
-        answer = locked.get(path, headers={"host": host})
-        assert (answer.status_code, answer.json()) == (200, {"status": status})
-        assert "x-hmlet-run" not in answer.headers
-        for method, other in (("POST", path), ("GET", "/metrics"), ("GET", path + "/"), ("GET", "/v1/model")):
-            assert error_of(locked.request(method, other, headers={"host": host}))["code"] == "bad-host"
-
-
-@pytest.mark.parametrize(
-    "origin",
-    [
-        *(
-            "http://evil.example",
-            "null",
-            "http://127.0.0.1:81",
-            "",
-            "file://",
-            "//127.0.0.1",
-            "ftp://127.0.0.1",
-            "\ufffd",
-        ),
-        *("http://" + host for host in ("[", "]", "[::1", "[]", "127.0.0.1]", "[v1.]", "127.0.0.1/", "127.0.0.1\\")),
-        *(
-            "http://" + host
-            for host in ("x@127.0.0.1", " 127.0.0.1", "\u212a", "127。0。0。1", "127.0.0.1:99999999999")
-        ),
-    ],
-)
-def test_a_page_of_another_origin_is_refused(client: TestClient, origin: str) -> None:
-    answer = client.post("/v1/recommend", json={"users": ["gimp"]}, headers={"origin": origin.encode()})
-    assert (answer.status_code, error_of(answer)["code"]) == (403, "forbidden")
-    assert "access-control-allow-origin" not in answer.headers
-
-
-def test_our_own_page_is_let_in(client: TestClient) -> None:
-    answer = client.post("/v1/recommend", json={"users": ["gimp"]}, headers={"origin": "http://127.0.0.1"})
-    assert answer.status_code == 200
-
-
 @pytest.mark.parametrize("path", ["/", "/docs", "/app.js"])
 def test_every_page_carries_the_security_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
@@ -255,30 +201,6 @@ def test_head_is_get_without_its_body(client: TestClient, path: str) -> None:
     head, get = client.head(path), client.get(path)
     assert (head.status_code, head.content) == (get.status_code, b"") or path == "/metrics"
     assert head.headers["content-type"] == get.headers["content-type"]
-
-
-@pytest.fixture(scope="module")
-def locked(runs: Path) -> Iterator[TestClient]:
-    with client_of(runs / "first", Settings(token="open-sesame")) as client:
-        yield client
-
-
-@pytest.mark.parametrize(
-    "given", [None, "", "Bearer", "Bearer ", "Bearer open", "Bearer open-sesame2", "Basic open-sesame", "open-sesame"]
-)
-def test_without_the_token_nothing_is_told(locked: TestClient, given: str | None) -> None:
-    headers = {} if given is None else {"authorization": given}
-    for path in ("/v1/model", "/v1/users", "/metrics", "/openapi.json", "/nowhere"):
-        answer = locked.get(path, headers=headers)
-        assert (answer.status_code, error_of(answer)["code"]) == (401, "unauthorized")
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert "open-sesame" not in answer.text
-
-
-def test_with_the_token_all_is_told(locked: TestClient) -> None:
-    assert locked.get("/v1/model", headers={"authorization": "Bearer open-sesame"}).status_code == 200
-    for path in ("/", "/app.js", "/docs", "/docs.js", "/docs.css", "/v1/health", "/v1/ready"):
-        assert locked.get(path).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org"])
@@ -405,7 +327,7 @@ def test_a_log_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch) -
     dropped, began = Metrics().log_dropped, time.monotonic()
     try:
         with logging_to(writing, None, dropped):
-            for _ in range(11_000):  # more than wait for a reader
+            for _ in range(50_000):  # more than wait for a reader, and than the writer takes before it is stuck
                 logging.getLogger("hmlet.serving").info("x" * 100)
         assert time.monotonic() - began < 10
         (lost,) = (each.value for each in dropped.collect()[0].samples if each.name.endswith("_total"))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("hmlet.serving")
 QUEUED_LINES = 10_000  # that wait to be written
 CLOSING_SECONDS = 1.0
+GATHERED_BYTES = 1 << 16  # of lines that are written at once, also while further ones keep coming
 GATHERING_SECONDS = 0.05
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client adds up the workers' counters in this directory
@@ -179,6 +180,8 @@ class DescriptorHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines += self.format(record).encode() + b"\n"
+        if len(self.lines) >= GATHERED_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         lines, self.lines = bytes(self.lines), bytearray()
