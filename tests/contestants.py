@@ -11,7 +11,7 @@ import torch
 from hmlet.data import Csr
 from hmlet.errors import MissingExtra
 from hmlet.graph import Graph
-from hmlet.models import MODELS, Model, register
+from hmlet.models import MODELS, Model, Solved, register
 from hmlet.models.mf import BPRMF, BPRConfig
 
 
@@ -20,11 +20,10 @@ class ChanceConfig(BPRConfig):
 
     family: ClassVar[str] = "chance"
     solved: ClassVar[bool] = True
-    losses: ClassVar[tuple[str, ...] | None] = ()
     name: Literal["chance"] = "chance"  # type: ignore[assignment]
 
 
-class Chance(BPRMF):
+class Chance(BPRMF, Solved):
     Config = ChanceConfig
 
     def __init__(self, config: ChanceConfig, graph: Graph, generator: torch.Generator) -> None:

@@ -197,11 +197,11 @@ def test_results_are_those_of_the_commands(runs: dict[str, Run], said: Callable[
 def test_a_plan_is_that_of_the_command(said: Callable[..., Any]) -> None:
     with in_shell():  # where changes are named as options
         large = hmlet.plan(users=1e8, items=1e7, edges=1e9, recipe="lightgcn", device="cuda", devices=8, memory="80GB")
-        small = hmlet.plan("debian", "bpr", device="cpu", memory=40 * 10**6)
+        small = hmlet.plan("debian", "bpr", device="cpu", memory=10 * 10**6)
     sizes = ["--users", "1e8", "--items", "1e7", "--edges", "1e9", "--device", "cuda", "--devices", 8]
     assert large.as_json() == said("plan", *sizes, "--model", "lightgcn", "--memory", "80GB")
     assert not small.fits
-    assert small.as_json() == said("plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "40MB")
+    assert small.as_json() == said("plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "10MB")
     assert repr(small).startswith("<Plan bpr on cpu: does not fit, ")
 
 

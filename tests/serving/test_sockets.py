@@ -187,6 +187,40 @@ def test_half_a_request_has_no_answer(server: Server) -> None:
         assert received(client) == b""
 
 
+def test_pipelined_requests_are_answered_in_order(server: Server, run: Run) -> None:
+    users = ["gimp", "inkscape", "0ad"]
+    with server.connect() as client:
+        client.sendall(b"".join(post({"users": [user], "k": 3}) for user in users))
+        found = b""
+        while found.count(b"HTTP/1.1 200 ") < 3 or not found.endswith(b"]"):
+            arrived = client.recv(1 << 16)
+            assert arrived, "closed before the last answer"
+            found += arrived
+    bodies = [json.loads(part.rpartition(b"\r\n\r\n")[2]) for part in found.split(b"HTTP/1.1 200 ")[1:]]
+    assert bodies == [run.recommend([user], 3) for user in users]
+
+
+def test_few_requests_are_taken_before_their_answers(server: Server) -> None:
+    """Each takes memory, so a client that sent 256 KiB of them at once took 14,000 at a time."""
+    with server.connect() as client:
+        client.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000)
+        assert received(client).count(b"HTTP/1.1 ") < 200
+    assert ask(server).status_code == 200
+
+
+def test_an_upgrade_hides_no_request(server: Server) -> None:
+    smuggled = b"GET /v1/model HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for upgrade in (b"Connection: Upgrade\r\nUpgrade: x\r\n", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"):
+        with server.connect() as client:
+            client.sendall(HEAD + upgrade + b"Content-Length: %d\r\n\r\n" % len(smuggled))
+            time.sleep(0.1)
+            with suppress(ConnectionError):
+                client.sendall(smuggled)
+            answer = received(client)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+
+
 def test_a_client_that_pipelines_without_end_is_closed(strict: Server, run: Run) -> None:
     with strict.connect() as client:
         client.sendall(post(large_request(run)))

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from hmlet.serving.errors import Refusal, shape
 
 MOST_HEAD = 1 << 16  # bytes of a head, or of anything else that is no body
+MOST_PIPELINED = 128  # requests that wait for the answer to one before
 BAD_REQUEST = Refusal(400, "this is not an HTTP request with a head of at most 64 KiB", "check the client")
 
 
@@ -33,9 +34,17 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.unframed = 0
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise ValueError("too many requests came before their answers")
+        framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        if framed and self.parser.should_upgrade():  # the parser would take the body for the next request
+            raise ValueError("a request to upgrade has a body")
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD:
-            raise ValueError("the head is too long")  # which the parser turns into a bad request
+            raise ValueError("the head is too long")  # the parser turns each of these into a bad request
         super().on_headers_complete()
+        self.scope["headers"] = list(self.headers)  # without trailers, which would be added to these
+        if self.parser.should_upgrade():  # which this server never does, and what follows is not parsed
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self.unframed = 0

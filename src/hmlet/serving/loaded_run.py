@@ -39,6 +39,7 @@ Indices = npt.NDArray[np.int64]
 Entry = dict[str, int | str | None]  # a node as JSON: its id under "user" or "item", its name, its degree
 SIMILAR_TOGETHER = 32  # items: their scores of all items are in memory at once
 EXACT_IN_JAVASCRIPT = 2**53 - 1
+TIMED_K = 20
 TIMED_USERS = 16  # ranked at the start, to know how long one takes in a group
 
 
@@ -47,8 +48,11 @@ class LoadedRun:
 
     def __init__(self, run: Recommender, path: Path, *, approximate: bool = False, shared: Path | None = None) -> None:
         """Make a run ready; `shared` is a directory through which several processes map one copy of its embeddings."""
+        self._shared_files: list[Path] = []
         if shared is not None and run.directory.item_weights() is None:
-            run.factors = tuple(map(_mapped, run.factors, _shared_files(run, shared)))  # type: ignore[assignment]
+            checksum = run.record.files[FACTORS][0]
+            self._shared_files = [shared / f"{checksum}-{side}.npy" for side in ("users", "items")]
+            run.factors = tuple(map(_mapped, run.factors, self._shared_files))  # type: ignore[assignment]
         run.data = _with_ids_for_javascript(run.data)
         self.run, self.path, self.data = run, path, run.data
         files = run.record.files
@@ -58,9 +62,9 @@ class LoadedRun:
         self.name = f"{run.record.model}-{learned[0][:12]}"
         self.seen: Csr = seen_items(self.data, KNOWN)
         self.approximate = Approximate(run.factors, self.seen) if approximate else None
-        self.seconds_per_user = float("inf")  # of the fastest ranking so far
+        self._seconds_per_user = float("inf")  # for lists of TIMED_K
         # What every recommendation needs is made now. `warm` makes the rest, which is too much for a start to wait for.
-        self._prove("a recommendation", lambda: self.recommend(np.arange(min(TIMED_USERS, self.data.n_users)), 20))
+        self._prove("a recommendation", lambda: self.recommend(np.arange(min(TIMED_USERS, self.data.n_users)), TIMED_K))
         self._prove("a look at its items", lambda: self.data.items.indices([self.data.items.id(0)]).tolist())
 
     def warm(self) -> None:
@@ -92,9 +96,9 @@ class LoadedRun:
         except Exception as error:
             raise RunError(f"{self.path} cannot answer {question} ({error!r:.200})", "train it again") from error
 
-    def remove_shared(self, shared: Path) -> None:
-        """Remove the copy of the embeddings that other processes mapped, and keep until they close it."""
-        for file in _shared_files(self.run, shared):
+    def remove_shared(self) -> None:
+        """Remove the copy of the embeddings; processes that have mapped it keep it."""
+        for file in self._shared_files:
             file.unlink(missing_ok=True)
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -109,8 +113,13 @@ class LoadedRun:
             lists = self.run.lists_of(users, k, allowed_I)
         else:
             lists = self._approximate_lists(self.approximate, users, k)
-        self.seconds_per_user = min(self.seconds_per_user, (time.perf_counter() - start) / len(users))
+        seconds = (time.perf_counter() - start) / len(users)
+        self._seconds_per_user = min(self._seconds_per_user, seconds / max(1.0, k / TIMED_K))
         return lists
+
+    def seconds(self, users: int, k: int) -> float:
+        """How long the ranking of some users takes, from the fastest so far; longer lists take longer."""
+        return users * max(1.0, k / TIMED_K) * self._seconds_per_user
 
     def _approximate_lists(self, index: Approximate, users: Indices, k: int) -> list[Recommendation]:
         ids, found = self.data.users.ids_at(users), (index.top_k(user, k) for user in users.tolist())
@@ -240,11 +249,6 @@ class LoadedRun:
             named={side: self.vocabulary(side).names is not None for side in ("user", "item")},
             search=schemas.Search(kind="exact") if self.approximate is None else self.approximate.describe(),
         )
-
-
-def _shared_files(run: Recommender, shared: Path) -> list[Path]:
-    checksum = run.record.files[FACTORS][0]
-    return [shared / f"{checksum}-{side}.npy" for side in ("users", "items")]
 
 
 def _mapped(embeddings: Tensor, file: Path) -> Tensor:

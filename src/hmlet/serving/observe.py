@@ -87,7 +87,7 @@ def log_request(scope: MutableMapping[str, Any], request: str, status: int, seco
         "request": request,
         "client": client[0] if client else None,
         "method": scope["method"][:20],
-        "path": scope["path"][:200],
+        "path": scope["path"][:400],  # cut again once it has no token
         "status": status,
         "ms": round(1000 * seconds, 2),
         "run": scope["run"],
@@ -198,7 +198,7 @@ def logging_to(descriptor: int, token: str | None, dropped: Counter) -> Iterator
     lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     writer = DescriptorHandler(descriptor)
     writer.setFormatter(JsonLines(token))
-    for name in ("hmlet.serving", "uvicorn"):
+    for name in ("hmlet.serving", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [DroppingQueue(lines, dropped)], False
         logger.setLevel(logging.INFO)

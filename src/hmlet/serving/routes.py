@@ -147,7 +147,11 @@ class Routes:
     async def reload(self, request: schemas.Reload) -> Answer:
         """Serve another run from now on. Requests under way are answered from the old one."""
         root: Path = self.service.settings.reload_root.resolve()  # type: ignore[union-attr]
-        if "\0" in request.run or not (path := (root / request.run).resolve()).is_relative_to(root):
+        try:
+            path = (root / request.run).resolve()
+        except (OSError, ValueError, RuntimeError):  # a name that is too long, a null character, a loop of links
+            path = None
+        if path is None or not path.is_relative_to(root):
             raise Refusal(403, f"{request.run[:100]!r} is not below the reload root", "name a run inside it")
         served = await self.service.reload(path)
         return Answer.of(served.describe(), served)

@@ -37,7 +37,8 @@ def serve(
     `data` says where the run's data is now; `listening` hears the address once requests are answered there.
     """
     if settings.workers > 1:
-        supervise(partial(_work, path, settings, data), settings, listening)
+        with logging_to(sys.stderr.fileno(), settings.token, Metrics().log_dropped):
+            supervise(partial(_work, path, settings, data), settings, listening)
         return
     with listen(settings) as sock:
         _work(path, settings, data, sock, None, lambda: listening(settings.address(sock.getsockname()[1])))

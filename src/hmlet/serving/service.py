@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +28,7 @@ from hmlet.system.files import put
 T = TypeVar("T")
 GATHERING_SECONDS = 0.001  # that a group waits for as many requests as the one before had
 RANKED_TOGETHER = 32  # requests in one group: beyond it the answers come later, and no sooner
+RETRY_SECONDS = 30.0
 ANNOUNCEMENT = "served-run"  # the file that says what all workers serve
 LOOP_SECONDS = 0.005  # of ranking that may keep the event loop; a longer one goes to a thread, which costs 0.1 ms
 
@@ -72,7 +75,7 @@ class Service:
 
     def load(self, path: Path) -> LoadedRun:
         """A run that can recommend. The data of the first one may have moved; any other names its own."""
-        run = Recommender.open(path, self._data if path == self.path else None)
+        run = Recommender.open(path, self._data if path.resolve() == self.path.resolve() else None)
         return LoadedRun(run, path, approximate=self.settings.approximate, shared=self.shared)
 
     def open(self) -> None:
@@ -133,10 +136,13 @@ class Service:
                     users = np.concatenate([each.users for each in group]) if len(group) > 1 else group[0].users
                     lists = iter(await self._ranked(question.served, users, question.k, None))
                     for each in group:
-                        each.answer.set_result(list(islice(lists, len(each.users))))
+                        own = list(islice(lists, len(each.users)))
+                        if not each.answer.done():
+                            each.answer.set_result(own)
                 except Exception as error:
                     for each in group:
-                        each.answer.set_exception(error)
+                        if not each.answer.done():
+                            each.answer.set_exception(error)
 
     async def _gather(self, question: Question) -> None:
         """Wait a moment, until as many ask as did last time: clients that were answered together come together.
@@ -156,7 +162,7 @@ class Service:
         self, served: LoadedRun, users: Indices, k: int, allowed_I: Tensor | None
     ) -> list[Recommendation]:
         """The lists, made in the event loop if that is quick, or else in a thread."""
-        if len(users) * served.seconds_per_user <= LOOP_SECONDS:
+        if served.seconds(len(users), k) <= LOOP_SECONDS:
             return served.recommend(users, k, allowed_I)
         return await self._in(self._ranking, lambda: served.recommend(users, k, allowed_I))
 
@@ -217,24 +223,28 @@ class Service:
         if self._reloading.locked():
             raise overloaded("another run is being loaded")
         async with self._reloading:
-            before, served = self.current, await self._reload(path)
+            served = await self._reload(path)
             if self.shared is not None:
                 self._announced = f"{path}\n{time.time_ns()}"
                 put(self.shared / ANNOUNCEMENT, self._announced.encode())
-                if before.name != served.name:
-                    before.remove_shared(self.shared)
             return served
 
     async def follow(self) -> None:
-        """Serve what another worker was told to serve."""
+        """Serve what another worker was told to serve; a run that cannot be loaded is tried again after a while."""
+        pause, first_process = 1.0, os.getppid()
         while True:
-            await asyncio.sleep(1)
-            announced = self._announcement()
-            if announced != self._announced and announced is not None:
-                self._announced = announced
-                async with self._reloading:
-                    with suppress(Refusal):  # it is in the log
-                        await self._reload(Path(announced.partition("\n")[0]))
+            await asyncio.sleep(pause)
+            if os.getppid() != first_process:  # which has been killed, and can say no more when to stop
+                signal.raise_signal(signal.SIGTERM)
+            async with self._reloading:
+                announced, pause = self._announcement(), 1.0
+                if announced is None or announced == self._announced:
+                    continue
+                try:
+                    await self._reload(Path(announced.partition("\n")[0]))
+                    self._announced = announced
+                except Refusal:  # it is in the log
+                    pause = RETRY_SECONDS
 
     def _announcement(self) -> str | None:
         """The run that another worker was told to serve, and when."""
@@ -268,7 +278,9 @@ class Service:
             LOGGER.error("reload refused", extra={"fields": {"run": str(path), "reason": str(error)}})
             known = error if isinstance(error, HmletError) else HmletError(f"{error!r:.200}", "train it again")
             raise Refusal(409, f"{known.message}; the old run is still served", known.hint, "run") from error
-        self.current = served
+        before, self.current = self.current, served
+        if before.name != served.name:
+            before.remove_shared()
         self.metrics.reloads.labels("served").inc()
         LOGGER.info("reloaded", extra={"fields": {"run": served.name}})
         return served

@@ -81,8 +81,8 @@ def listen(settings: Settings) -> socket.socket:
         sock.bind(address)
         sock.listen(BACKLOG)
         return sock
-    except OSError as error:
-        where = f"cannot listen on {settings.host}:{settings.port} ({error.strerror})"
+    except (OSError, UnicodeError) as error:
+        where = f"cannot listen on {settings.host}:{settings.port} ({getattr(error, 'strerror', error)})"
         raise ConfigError(where, f"choose another {option('host')} or {option('port')}") from error
 
 

@@ -25,6 +25,7 @@ from hmlet.serving.observe import LOGGER, SHARED_METRICS
 from hmlet.serving.settings import Settings, listen
 
 Work = Callable[[socket.socket, Path, Callable[[], None]], None]
+STOP = (signal.SIGTERM, signal.SIGINT)
 TURN_SECONDS = 0.2  # between looks at signals and at workers that have died
 
 
@@ -40,19 +41,27 @@ class Worker(NamedTuple):
         there.close()
         return cls(process, here)
 
-    def require_start(self) -> None:
-        """Wait until it answers requests. Raises the error that it ends with instead."""
-        try:
-            error = self.news.recv()
-        except EOFError:
-            error = HmletError("a worker ended before it could answer", "look at the log above")
+    def require_start(self, received: set[int]) -> None:
+        """Wait until it answers requests, or a signal says stop. Raises the error that it ends with instead."""
+        while not self.news.poll(TURN_SECONDS):
+            if received.intersection(STOP):
+                return
+        error = self.reason()
         if error is not None:
             raise error
+
+    def reason(self) -> HmletError | None:
+        """The error that it has ended with, if it said one."""
+        try:
+            error: HmletError | None = self.news.recv()
+            return error
+        except EOFError:
+            return HmletError("a worker ended without a word", "look at the log above")
 
 
 def _run(work: Work, listening: socket.socket, shared: Path, news: Connection) -> None:
     """What a worker's process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the first process says when to stop
+    os.setpgrp()  # Ctrl-C reaches the first process alone, which says when to stop
     try:
         work(listening, shared, lambda: news.send(None))
     except HmletError as error:
@@ -70,16 +79,18 @@ def supervise(work: Work, settings: Settings, listening: Callable[[str], None]) 
             for _ in range(settings.workers):
                 workers.append(Worker.start(work, sock, shared))
             for worker in workers:
-                worker.require_start()
-            listening(settings.address(sock.getsockname()[1]))
-            while not received.intersection((signal.SIGTERM, signal.SIGINT)):
+                worker.require_start(received)
+            if not received.intersection(STOP):
+                listening(settings.address(sock.getsockname()[1]))
+            while not received.intersection(STOP):
                 if signal.SIGHUP in received:
                     received.discard(signal.SIGHUP)
                     _send(workers, signal.SIGHUP)
                 died = wait([worker.process.sentinel for worker in workers], TURN_SECONDS)
                 for at, worker in enumerate(workers):
                     if worker.process.sentinel in died:
-                        LOGGER.error("worker died", extra={"fields": {"status": worker.process.exitcode}})
+                        fields = {"status": worker.process.exitcode, "reason": worker.reason()}
+                        LOGGER.error("worker died", extra={"fields": fields})
                         time.sleep(1)  # one that dies at once does not keep a core busy
                         workers[at] = Worker.start(work, sock, shared)
         finally:
