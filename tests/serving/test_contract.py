@@ -21,20 +21,13 @@ HEADERS = {"host": "127.0.0.1"}
 
 
 @schemathesis.hook
-def map_body(context: Any, body: Any) -> Any:
-    """JSON Schema takes 20.0 for an integer, and the generator writes it so; the service asks for 20."""
-    if isinstance(body, dict):
-        return {name: map_body(context, value) for name, value in body.items()}
-    if isinstance(body, list):
-        return [map_body(context, value) for value in body]
-    return int(body) if isinstance(body, float) and body.is_integer() else body
-
-
-@schemathesis.hook
 def filter_body(context: Any, body: Any) -> bool:
-    """Leave out whole numbers beyond 64 bits: msgspec does not compare these with bounds, so they are unknown ids."""
+    """Leave out numbers that JSON Schema and msgspec see differently: 20.0 is an integer for the first and none for the
+    second, which does not compare integers beyond 64 bits with the bounds of a type, so that they are unknown ids."""
     if isinstance(body, dict | list):
         return all(filter_body(context, value) for value in (body.values() if isinstance(body, dict) else body))
+    if isinstance(body, float):
+        return not body.is_integer()
     return not isinstance(body, int) or -(2**63) <= body < 2**63
 
 
