@@ -263,7 +263,7 @@ def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:
             return []
 
         client.service.current.recommend = block  # type: ignore[attr-defined]
-        client.service.current.seconds_per_user = 1.0  # type: ignore[attr-defined]  # so that a thread ranks
+        client.service.current.seconds = lambda *_: 1.0  # type: ignore[attr-defined]  # so that a thread ranks
         ask = {"users": ["gimp"]}
         waiting = [
             threading.Thread(target=client.post, args=("/v1/recommend",), kwargs={"json": ask}) for _ in range(2)
@@ -271,7 +271,9 @@ def test_more_requests_than_can_be_held_are_shed(runs: Path) -> None:
         for thread in waiting:
             thread.start()
         entered.acquire(timeout=10)
+        deadline = time.monotonic() + 10
         while "hmlet_requests_in_flight 2.0" not in client.get("/metrics").text:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         answer = client.post("/v1/recommend", json=ask)
         assert (answer.status_code, error_of(answer)["code"]) == (503, "overloaded")
@@ -340,7 +342,7 @@ def test_what_takes_too_long_is_given_up(runs: Path) -> None:
     with client_of(runs / "first", Settings(limits=Limits(seconds=0.1))) as client:
         leave = threading.Event()
         client.service.current.recommend = lambda *_: leave.wait(10)  # type: ignore[attr-defined]
-        client.service.current.seconds_per_user = 1.0  # type: ignore[attr-defined]  # so that a thread ranks
+        client.service.current.seconds = lambda *_: 1.0  # type: ignore[attr-defined]  # so that a thread ranks
         answer = client.post("/v1/recommend", json={"users": ["gimp"]})
         leave.set()
         assert (answer.status_code, error_of(answer)["code"]) == (503, "timeout")
