@@ -44,10 +44,10 @@ def test_a_plan_of_more_edges_than_a_graph_can_have(capsys: pytest.CaptureFixtur
 
 
 def test_a_plan_of_a_data_set_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "10MB"]) == 0
+    assert main(["plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "20MB"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "bpr on cpu, D = 64, 3,779 users, 1,285 items, 47,398 interactions"
-    assert any(line.startswith("It does not fit: ") and line.endswith("and there is 10.0 MB.") for line in lines)
+    assert any(line.startswith("It does not fit: ") and line.endswith("and there is 20.0 MB.") for line in lines)
     assert any(line.startswith("--set model.embedding_size=") for line in lines)
     assert main(["plan", "debian", "--model", "bpr", "--device", "cpu", "--memory", "1GiB"]) == 0
     assert "It fits: " in capsys.readouterr().out
